@@ -1,0 +1,31 @@
+# Every target works from a fresh clone with nothing but Python 3.11 and the package registries.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+RUN ?= runs/digits
+# what `make run` fits; shorten it with FIT="--epochs 4 --collect 2"
+FIT ?= --hidden 100 --epochs 150 --collect 50 --keep 5
+
+.PHONY: setup run test check bench docs
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt "torch==2.13.0"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+run: setup
+	$(BIN)/doubly fit --data digits --preset dsgnht-nais $(FIT) --out $(RUN) --overwrite
+	$(BIN)/doubly evaluate $(RUN) --split test
+	$(BIN)/doubly sample $(RUN) -n 100 --out $(RUN)/samples.png
+	$(BIN)/doubly report $(RUN)
+
+test: check
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy

@@ -1,0 +1,142 @@
+"""The settings of a run: one frozen dataclass that is at once the command line, the Python API and config.json.
+
+Only names and numbers are kept here; `build` turns them into objects. Nothing heavy is imported until then, so that
+`doubly --help` is quick.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from doubly.errors import UserError
+
+if TYPE_CHECKING:
+    from doubly.data import Data
+    from doubly.train import Method
+
+
+@dataclass(frozen=True)
+class Config:
+    """How to learn a model."""
+
+    data: str = "digits"
+    """A data set by name (see `doubly list`), or a path ending in .npz, .npy or .csv."""
+    model: str = "sbn"
+    """Layer type of the model at each level, data layer first, separated by commas; one name serves all."""
+    proposal: str = "sbn"
+    """Layer type of the proposal at each level, x to z1 first; one name serves all."""
+    hidden: tuple[int, ...] = (200,)
+    """Widths of the hidden layers, from the data upward."""
+    prior: str = "student-t"
+    """Prior on all weights; options as in student-t:df=2.2,scale=0.09."""
+    sampler: str = "sgnht"
+    """What moves the weights."""
+    step: float = 0.005
+    """The sampler's step for the mean log-likelihood of a row (the paper's gamma, per-batch learning rate)."""
+    friction: float = 0.1
+    """Momentum lost in each step (the paper's a)."""
+    estimator: str = "nais"
+    """How the hidden variables are drawn for the gradient."""
+    draws: int = 5
+    """Draws of the hidden variables for each row and step (the paper's S)."""
+    objective: str = "wake"
+    """What the proposal climbs."""
+    phi_step: float = 3e-4
+    """Adam's step for the proposal."""
+    batch: int = 100
+    """Rows in a mini-batch."""
+    theta_steps: int = 10
+    """Steps of the sampler on each mini-batch."""
+    phi_steps: int = 1
+    """Steps of the proposal after each step of the sampler."""
+    resample: bool = False
+    """Draw the hidden variables afresh between the two updates, as the paper does; costs about as much again."""
+    valid_draws: int = 100
+    """Draws for the validation log-likelihood after each epoch."""
+    patience: int = 10
+    """Collect samples once validation has not risen for this many epochs…"""
+    min_epochs: int = 10
+    """…but not before this many."""
+    epochs: int = 1000
+    """At most this many epochs in all, collecting included."""
+    collect: int = 100
+    """Samples of the weights to collect, one at the end of each epoch (the paper's M)."""
+    keep: int = 10
+    """Samples to keep on disk, evenly spaced, besides the mean of all."""
+    checkpoint_epochs: int = 10
+    """Write a checkpoint after this many epochs…"""
+    checkpoint_minutes: float = 5.0
+    """…and after this many minutes, even in the middle of an epoch."""
+    seed: int = 0
+    """Seed of every random number."""
+    device: str = "cpu"
+    """Where to compute: cpu, cuda, …"""
+    threads: int = 0
+    """Threads to compute with; 0 leaves the choice to PyTorch, and the number is kept for resuming."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))  # JSON has no tuples
+        for name in ("keep", "threads", "seed", "checkpoint_minutes"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.checkpoint_epochs < 1:
+            raise UserError(f"checkpoint_epochs must be at least 1, got {self.checkpoint_epochs}")
+
+
+PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dsgnht-nais": ("the paper's method: thermostat, importance sampling, inclusive KL", {"resample": True}),
+}
+
+
+def from_dict(fields: dict[str, Any]) -> Config:
+    """A Config from names and values, saying which names exist when one does not."""
+    names = [field.name for field in dataclasses.fields(Config)]
+    for name in fields:
+        if name not in names:
+            raise UserError(f"there is no setting {name!r}; there are: {', '.join(names)}")
+    return Config(**fields)
+
+
+def preset(name: str, **overrides: Any) -> Config:
+    """The settings that a preset stands for, with some of them changed.
+
+    >>> preset("dsgnht-nais", step=0.01).resample
+    True
+    """
+    if name not in PRESETS:
+        raise UserError(f"no preset is called {name!r}; there are: {', '.join(PRESETS)}")
+    return from_dict(PRESETS[name][1] | overrides)
+
+
+def build(config: Config, data: "Data") -> "Method":
+    """The objects that the settings name, checked against each other and against the data."""
+    from doubly.data import check_binary
+    from doubly.inference import ESTIMATORS, OBJECTIVES
+    from doubly.model import Chain
+    from doubly.priors import PRIORS
+    from doubly.samplers import SAMPLERS
+    from doubly.train import Method
+
+    model = Chain.build(config.model, data=data.width, hidden=config.hidden)
+    proposal = Chain.build_proposal(config.proposal, data=data.width, hidden=config.hidden)
+    if model.layers[0].kind == "binary":
+        check_binary(data, f"the data layer {config.model.split(',')[0]!r} draws 0 or 1")
+    elif data.kind == "binary":
+        raise UserError(f"the data layer {config.model.split(',')[0]!r} draws real numbers, but the data are 0 or 1")
+    for level, (p, q) in enumerate(zip(model.layers[1:], proposal.layers[::-1], strict=True), start=1):
+        if p.kind != q.kind:
+            raise UserError(
+                f"hidden layer {level} is {p.kind} in the model but {q.kind} in the proposal: they must agree"
+            )
+    settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(Config)}
+    fixed = {field.name for field in dataclasses.fields(Method)} & set(settings)
+    objective = OBJECTIVES.make(config.objective)
+    return Method(
+        **{name: settings[name] for name in fixed - {"model", "proposal", "prior", "sampler", "estimator"}},
+        model=model,
+        proposal=proposal,
+        prior=PRIORS.make(config.prior),
+        sampler=SAMPLERS.make(config.sampler, friction=config.friction),
+        estimator=ESTIMATORS.make(config.estimator, draws=config.draws, objective=objective),
+        optimiser=SAMPLERS.make("adam"),
+    )

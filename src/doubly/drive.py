@@ -1,0 +1,181 @@
+"""Driving a fit: between the training loop and the run folder, with progress, checkpoints and clean stops."""
+
+import dataclasses
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from doubly import config as settings
+from doubly.config import Config, build
+from doubly.data import load
+from doubly.errors import UserError
+from doubly.posterior import Posterior
+from doubly.progress import Progress, span
+from doubly.run import Run
+from doubly.train import Method, Record, State, collecting, finished, init, latest_start
+from doubly.train import fit as train_fit
+
+
+class Interrupted(KeyboardInterrupt):
+    """A fit stopped by a signal, after writing a checkpoint."""
+
+    def __init__(self, message: str, number: int):
+        super().__init__(message)
+        self.number = number
+
+
+def fit(
+    out: str | Path, *, preset: str | None = None, overwrite: bool = False, quiet: bool = False, **fields: Any
+) -> Run:
+    """Learn a model into the run folder `out`; the other arguments are the fields of `Config`.
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp() + "/run"
+    >>> run = fit(folder, data="bars", hidden=(8,), epochs=2, collect=1, theta_steps=1, quiet=True)
+    >>> run.posterior().sample(3).shape
+    (3, 16)
+    """
+    return fit_config(
+        settings.preset(preset, **fields) if preset else settings.from_dict(fields), out, overwrite, quiet
+    )
+
+
+def fit_config(config: Config, out: str | Path, overwrite: bool = False, quiet: bool = False) -> Run:
+    """Learn a model by these settings into the run folder `out`."""
+    _check_device(config.device)
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    config = dataclasses.replace(config, threads=torch.get_num_threads())
+    if Path(config.data).is_file():  # so that the run can be opened from anywhere
+        config = dataclasses.replace(config, data=str(Path(config.data).resolve()))
+    build(config, load(config.data, seed=config.seed))  # what is wrong with the settings shows before a folder is made
+    return _drive(Run.create(out, config, overwrite), quiet)
+
+
+def resume(path: str | Path, quiet: bool = False, threads: int = 0) -> Run:
+    """Go on with a run that was stopped, as if it had not been."""
+    run = Run(path)
+    _check_device(run.config.device)
+    torch.set_num_threads(threads or run.config.threads)
+    return _drive(run, quiet)
+
+
+def open_posterior(path: str | Path, **options: Any) -> Posterior:
+    """What the run in this folder has learnt."""
+    return Run(path).posterior(**options)
+
+
+def _drive(run: Run, quiet: bool) -> Run:
+    config, data = run.config, run.data()
+    method = build(config, data)
+    train = torch.as_tensor(data.train).to(config.device)
+    valid = torch.as_tensor(data.valid).to(config.device)
+    with run.locked(), Progress(quiet) as progress, _stop_signal() as stopped:
+        _warn_of_crowding(progress)
+        state = run.restore(method) or init(method, train)
+        run.forget_after(state.epoch)
+        if finished(method, state):
+            progress.say(f"{run.path} is finished after {state.epoch} epochs: nothing to do")
+            return run
+        watch = _Watch(method, len(train), state)
+        saved_at, began = time.monotonic(), time.monotonic()
+        for state, record in train_fit(method, train, valid, state):
+            now = time.monotonic()
+            if record:
+                if record.phase == "collect" and _is_kept(record.collected, config.keep, method):
+                    run.keep(record.collected, state.theta.theta)
+                run.log(record._asdict() | {"seconds": round(now - began, 3)})
+                began = now
+            done = finished(method, state)
+            progress.show(watch.line(state, record), last=done)
+            due = record is not None and state.epoch % config.checkpoint_epochs == 0
+            if due or done or stopped or now - saved_at >= 60 * config.checkpoint_minutes:
+                run.save(state)
+                saved_at = time.monotonic()
+            if stopped and not done:
+                line = f"stopped in epoch {state.epoch + 1} after mini-batch {state.batch}, all saved; go on with: doubly resume {run.path}"
+                raise Interrupted(line, stopped[0])
+    return run
+
+
+def _is_kept(collected: int, keep: int, method: Method) -> bool:
+    """Whether this sample is one of those kept, spaced evenly over the collection that is planned."""
+    planned = min(method.collect, method.epochs - latest_start(method))
+    return planned > 0 and collected * keep // planned > (collected - 1) * keep // planned
+
+
+class _Watch:
+    """Words for where a fit stands: epoch, speed, time left, validation."""
+
+    def __init__(self, method: Method, n_data: int, state: State):
+        self._method = method
+        self._batches = math.ceil(n_data / method.batch)
+        self._started = time.monotonic()
+        self._first = self._done(state)
+        self._valid = "valid -"
+
+    def line(self, state: State, record: Record | None) -> str:
+        if record:
+            self._valid = f"valid {record.valid:.3f} ± {record.valid_stderr:.3f}"
+        speed = (self._done(state) - self._first) / max(time.monotonic() - self._started, 1e-9)
+        if collecting(self._method, state):
+            phase = f"collecting {state.collected}/{self._method.collect}"
+            left = self._method.collect - state.collected
+            bound = ""
+        else:
+            phase = f"no better for {state.stale} of {self._method.patience} epochs" if state.stale else "rising"
+            left = self._method.epochs - state.epoch
+            bound = "at most "
+        left = min(left, self._method.epochs - state.epoch)
+        seconds = (left * self._batches - state.batch) / max(speed, 1e-9)
+        steps = speed * self._method.theta_steps
+        return (
+            f"epoch {state.epoch + (record is None)}  {steps:.0f} steps/s  {bound}{span(seconds)} left  "
+            f"{self._valid}  {phase}"
+        )
+
+    def _done(self, state: State) -> int:
+        return state.epoch * self._batches + state.batch
+
+
+@contextmanager
+def _stop_signal() -> Iterator[list[int]]:
+    """A list that receives the number of a signal that asks to stop; a second one stops at once."""
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received  # only the main thread may set handlers
+        return
+
+    def note(number: int, frame: Any) -> None:
+        received.append(number)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"device {device!r} cannot be used here ({reason}); try cpu") from None
+
+
+def _warn_of_crowding(progress: Progress) -> None:
+    threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    if threads > cores:
+        progress.say(f"warning: {threads} threads on {cores} cores get in each other's way; try --threads {cores}")

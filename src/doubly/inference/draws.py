@@ -1,0 +1,85 @@
+"""Draws of the hidden variables from the proposal, their importance weights, and what can be read off them."""
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from doubly.model import Chain, Values
+
+
+class Draws(NamedTuple):
+    """S draws for each of B rows: hidden values (S, B, H), from the data upward, and log densities (S, B)."""
+
+    hidden: Values
+    log_p: Tensor
+    log_q: Tensor
+
+    @property
+    def log_weight(self) -> Tensor:
+        """log p(x, z) - log q(z | x)."""
+        return self.log_p - self.log_q
+
+
+def propose(
+    model: Chain, theta: Tensor, proposal: Chain, phi: Tensor, x: Tensor, draws: int, rng: torch.Generator
+) -> Draws:
+    """z ~ q(z | x; phi), with log p(x, z | theta) and log q(z | x; phi), both ready to be differentiated."""
+    values, log_q = proposal.draw(phi, x, rng, draws)
+    hidden = values[::-1]  # the proposal ends in the top layer, where the model starts
+    return Draws(hidden, model.log_prob(theta, (x, *hidden)), log_q)
+
+
+def normalised(log_weight: Tensor) -> Tensor:
+    """Weights that sum to one over the draws, and through which no gradient flows."""
+    return torch.softmax(log_weight.detach(), 0)
+
+
+def log_mean_weight(log_weight: Tensor) -> Tensor:
+    """log of the mean weight over the draws: an estimate of log p(x), in expectation from below."""
+    return torch.logsumexp(log_weight, 0) - math.log(log_weight.shape[0])
+
+
+def effective_draws(log_weight: Tensor) -> Tensor:
+    """(sum w)^2 / sum w^2 over the draws: how many equally weighted draws these are worth."""
+    return torch.exp(2 * torch.logsumexp(log_weight, 0) - torch.logsumexp(2 * log_weight, 0))
+
+
+class Marginal(NamedTuple):
+    """log p(x) estimated for each row, with the effective number of draws behind it."""
+
+    log_likelihood: Tensor
+    effective: Tensor
+
+
+@torch.no_grad()
+def log_marginal(
+    model: Chain,
+    theta: Tensor,
+    proposal: Chain,
+    phi: Tensor,
+    x: Tensor,
+    draws: int,
+    rng: torch.Generator,
+    *,
+    cells: int = 2**23,
+) -> Marginal:
+    """The bound L_K with K = `draws`, for rows x of any number type.
+
+    The work goes in blocks of rows and of draws, so that no tensor has more than about `cells` numbers.
+    """
+    draws = draws if proposal.layers else 1  # with nothing hidden, one look is exact
+    width = sum(layer.n_out for layer in model.layers)
+    at_once = max(1, min(draws, cells // width))
+    rows = max(1, cells // (width * at_once))
+    blocks = []
+    for block in x.split(rows):
+        block = block.to(theta.dtype)
+        total = square = block.new_full((block.shape[0],), -math.inf)
+        for start in range(0, draws, at_once):
+            drawn = propose(model, theta, proposal, phi, block, min(at_once, draws - start), rng)
+            total = torch.logaddexp(total, torch.logsumexp(drawn.log_weight, 0))
+            square = torch.logaddexp(square, torch.logsumexp(2 * drawn.log_weight, 0))
+        blocks.append(Marginal(total - math.log(draws), torch.exp(2 * total - square)))
+    return Marginal(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))

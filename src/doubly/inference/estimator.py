@@ -1,0 +1,44 @@
+"""What an estimator is: gradients on a mini-batch, with whatever it remembers of the rows."""
+
+from abc import ABC, abstractmethod
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from doubly.model import Chain
+
+Memory = dict[str, Tensor]
+Wanted = Literal["both", "theta", "phi"]
+
+
+class Estimate(NamedTuple):
+    """Gradients to climb, per datum (the mean over the rows); what was not wanted is empty."""
+
+    theta_grad: Tensor
+    phi_grad: Tensor
+    memory: Memory
+    stats: dict[str, Tensor]
+
+
+class Estimator(ABC):
+    """Estimates the gradients of log p(x | theta) and of the proposal's objective on a mini-batch."""
+
+    @abstractmethod
+    def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
+        """What the estimator remembers of each row between visits."""
+
+    @abstractmethod
+    def __call__(
+        self,
+        chain: Chain,
+        theta: Tensor,
+        proposal: Chain,
+        phi: Tensor,
+        x: Tensor,
+        index: Tensor,
+        memory: Memory,
+        rng: torch.Generator,
+        wanted: Wanted = "both",
+    ) -> Estimate:
+        """Gradients at (theta, phi) for the rows x, which stand at `index` in the training data."""

@@ -1,0 +1,62 @@
+"""What a layer is: a distribution p(value | given) of one vector given another. It holds its shape, never weights."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+Params = dict[str, Tensor]
+Kind = Literal["binary", "real"]
+
+
+class Drawn(NamedTuple):
+    """A value with its log density, which carries the gradient with respect to the layer's parameters."""
+
+    value: Tensor
+    log_prob: Tensor
+
+
+@dataclass(frozen=True)
+class Layer(ABC):
+    """p(value | given), with `given` of width n_in (0 for a top layer) and `value` of width n_out.
+
+    The last axis is the vector; all axes before it are batch axes and broadcast. `kind` is what the layer draws.
+    """
+
+    n_in: int
+    n_out: int
+    kind: ClassVar[Kind]
+
+    @abstractmethod
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The parameters and their shapes, in the order in which they stand in theta."""
+
+    @abstractmethod
+    def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Params:
+        """Parameters to start from; `mean` is the mean of the values to be drawn, where it is known (the data)."""
+
+    @abstractmethod
+    def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        """log p(value | given), without the last axis."""
+
+    @abstractmethod
+    def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
+        """One value for each given, or `draws` of them along a new leading axis."""
+
+    @abstractmethod
+    def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        """E[value_i | given, and those entries of `value` that come before i where the layer is autoregressive]."""
+
+
+def glorot(rng: torch.Generator, n_out: int, n_in: int) -> Tensor:
+    """Uniform weights of Glorot & Bengio (2010), as a matrix (n_out, n_in)."""
+    bound = math.sqrt(6 / max(n_in + n_out, 1))
+    return (2 * torch.rand(n_out, n_in, generator=rng, device=rng.device) - 1) * bound
+
+
+def log_odds(mean: Tensor) -> Tensor:
+    """Log-odds of a mean in [0, 1], kept finite where a variable never or always is 1."""
+    return torch.logit(mean.clamp(0.005, 0.995))

@@ -1,0 +1,41 @@
+"""Sigmoid belief network layer."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from doubly.kernels import bernoulli
+from doubly.layers.layer import Drawn, Layer, Params, glorot, log_odds
+
+
+@dataclass(frozen=True)
+class SBN(Layer):
+    """Sigmoid belief network: independent binary values whose log-odds are linear in what is given.
+
+    p(value_i = 1 | given) = sigmoid(W_i given + b_i); from width 0, the factorised Bernoulli top layer.
+    """
+
+    kind = "binary"
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {"W": (self.n_out, self.n_in), "b": (self.n_out,)}
+
+    def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Params:
+        bias = torch.zeros(self.n_out, device=rng.device) if mean is None else log_odds(mean)
+        return {"W": glorot(rng, self.n_out, self.n_in), "b": bias}
+
+    def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return bernoulli.log_prob(self._logits(params, given), value)
+
+    def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
+        logits = self._logits(params, given)
+        value = bernoulli.draw(logits, rng, draws)
+        return Drawn(value, bernoulli.log_prob(logits, value))
+
+    def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return torch.sigmoid(self._logits(params, given)).expand_as(value)
+
+    def _logits(self, params: Params, given: Tensor) -> Tensor:
+        return F.linear(given, params["W"], params["b"])

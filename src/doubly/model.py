@@ -1,0 +1,134 @@
+"""A chain of layers: the generative model, which starts from nothing and ends in the data, and equally the proposal,
+which starts from the data and ends in the top hidden layer.
+
+The weights of a chain are one flat vector, so that samplers and priors are vector algebra and nothing that looks at a
+chain can write into it.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from doubly.errors import UserError
+from doubly.layers import LAYERS, Layer, Params
+from doubly.registry import split
+
+Values = tuple[Tensor, ...]
+
+
+class ChainDraw(NamedTuple):
+    """Values of all the layers of a chain and their joint log density."""
+
+    values: Values
+    log_prob: Tensor
+
+
+def nothing(like: Tensor) -> Tensor:
+    """What a top layer is given: a vector of width 0."""
+    return like.new_zeros(0)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """p(values | given) = prod_i p(values[i] | values[i + 1]), with the `given` after the last.
+
+    Values are listed from the end of the chain to its start: for a model (x, z1, …, zL), from the data upward;
+    for a proposal (zL, …, z1), given x. The layers are in the same order: layers[i] draws values[i].
+
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> chain = Chain.build("sbn", data=4, hidden=(3, 2))
+    >>> theta = chain.init(rng)
+    >>> [tuple(value.shape) for value in chain.sample(theta, 5, rng)]
+    [(5, 4), (5, 3), (5, 2)]
+    """
+
+    layers: tuple[Layer, ...]
+    n_given: int = 0
+
+    def __post_init__(self) -> None:
+        widths = [*(layer.n_out for layer in self.layers[1:]), self.n_given]
+        for i, (layer, width) in enumerate(zip(self.layers, widths, strict=True)):
+            if layer.n_in != width:
+                above = f"layer {i + 1} draws" if i + 1 < len(self.layers) else "the chain is given"
+                raise UserError(f"layer {i} takes {layer.n_in} values but {above} {width}: widths must meet")
+
+    @classmethod
+    def build(cls, names: str | Sequence[str], *, data: int, hidden: Sequence[int] = (), given: int = 0) -> "Chain":
+        """A model: layer types by name (data layer first, one name serves all) and widths from the data upward."""
+        widths = [data, *hidden, given]
+        if min([data, *hidden]) < 1:
+            raise UserError(f"every layer needs at least one unit, got widths {[data, *hidden]}")
+        specs = _one_for_each(names, len(widths) - 1)
+        return cls(tuple(LAYERS.make(s, n, m) for s, n, m in zip(specs, widths[1:], widths, strict=False)), given)
+
+    @classmethod
+    def build_proposal(cls, names: str | Sequence[str], *, data: int, hidden: Sequence[int]) -> "Chain":
+        """A proposal for that model's hidden layers: the names again from the data upward (x to z1 first)."""
+        if not hidden:
+            return cls((), data)
+        specs = _one_for_each(names, len(hidden))
+        return cls.build(specs[::-1], data=hidden[-1], hidden=hidden[-2::-1], given=data)
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return sum(self._sizes())
+
+    def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Tensor:
+        """Weights to start from; `mean` is the mean of the data, for the bias of a model's data layer."""
+        drawn = [layer.init(rng, mean if i == 0 else None) for i, layer in enumerate(self.layers)]
+        parts = [
+            params[name].reshape(-1)
+            for layer, params in zip(self.layers, drawn, strict=True)
+            for name in layer.shapes()
+        ]
+        return torch.cat([torch.zeros(0, device=rng.device), *parts])
+
+    def unflatten(self, theta: Tensor) -> list[Params]:
+        """Named views of the weights, a dictionary for each layer."""
+        if theta.shape != (self.size,):
+            raise UserError(f"this chain has {self.size} weights, got a tensor of shape {tuple(theta.shape)}")
+        parts = iter(theta.split(self._sizes()))  # one split, whose backward is one concatenation
+        return [{name: next(parts).view(shape) for name, shape in layer.shapes().items()} for layer in self.layers]
+
+    def log_prob(self, theta: Tensor, values: Values, given: Tensor | None = None) -> Tensor:
+        """log p(values | given), one number for each row."""
+        if len(values) != len(self.layers):
+            raise UserError(f"this chain draws {len(self.layers)} values, got {len(values)}: (x, z1, …, zL) is meant")
+        givens = (*values[1:], nothing(theta) if given is None else given)
+        log_prob = theta.new_zeros(())
+        for layer, params, value, above in zip(self.layers, self.unflatten(theta), values, givens, strict=True):
+            log_prob = log_prob + layer.log_prob(params, value, above)
+        return log_prob
+
+    def draw(self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int | None = None) -> ChainDraw:
+        """Draw all the values; `draws` of each given make a new leading axis."""
+        values: Values = ()
+        log_prob = given.new_zeros((1,) * (draws is not None) + given.shape[:-1])
+        for layer, params in zip(reversed(self.layers), reversed(self.unflatten(theta)), strict=True):
+            given, term = layer.draw(params, given, rng, None if values else draws)
+            values, log_prob = (given, *values), log_prob + term
+        return ChainDraw(values, log_prob)
+
+    @torch.no_grad()
+    def sample(self, theta: Tensor, n: int, rng: torch.Generator) -> Values:
+        """n independent draws of a model's (x, z1, …, zL)."""
+        return self.draw(theta, nothing(theta), rng, n).values
+
+    def _sizes(self) -> list[int]:
+        return [math.prod(shape) for layer in self.layers for shape in layer.shapes().values()]
+
+
+def _one_for_each(names: str | Iterable[str], n_layers: int) -> list[str]:
+    specs = split(names) if isinstance(names, str) else list(names)
+    if len(specs) == 1:
+        specs *= n_layers
+    if len(specs) != n_layers:
+        raise UserError(
+            f"{len(specs)} layer types ({', '.join(specs)}) for {n_layers} layers: give one, or one for each"
+        )
+    return specs

@@ -1,0 +1,211 @@
+"""The run folder: everything a run leaves behind, each file written to a temporary name, fsynced and renamed.
+
+config.json      the settings, and the only source of the architecture
+metrics.jsonl    one object for each epoch
+checkpoint/      where the chain stands: a safetensors file whose metadata hold the numbers as JSON
+posterior/       the mean of the samples, the samples kept, proposals fitted to them
+evaluations/     what `doubly evaluate` found
+report.html, figures/
+"""
+
+import dataclasses
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from doubly.config import Config, build, from_dict
+from doubly.data import Data
+from doubly.data import load as load_data
+from doubly.errors import UserError
+from doubly.posterior import Posterior
+from doubly.train import Method, State
+
+OURS = ("config.json", "metrics.jsonl", "checkpoint", "posterior", "evaluations", "figures", "report.html", "lock")
+
+
+class Run:
+    """A run folder that exists."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        if not (self.path / "config.json").is_file():
+            raise UserError(
+                f"{self.path} holds no run (it has no config.json): make one with doubly fit --out {self.path}"
+            )
+        try:
+            self.config: Config = from_dict(json.loads((self.path / "config.json").read_text()))
+        except json.JSONDecodeError as error:
+            raise UserError(f"{self.path / 'config.json'} cannot be read: {error}") from None
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, path: str | Path, config: Config, overwrite: bool = False) -> "Run":
+        """A new folder, or with `overwrite` an old run's folder emptied of what the run wrote."""
+        folder = Path(path)
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is a file: choose another folder for --out")
+        if (folder / "config.json").exists():
+            if not overwrite:
+                raise UserError(f"{folder} already holds a run: choose another --out, or insist with --overwrite")
+            for name in OURS:
+                shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink(missing_ok=True)
+        elif folder.exists() and any(folder.iterdir()):
+            raise UserError(f"{folder} is not empty and holds no run: choose another --out")
+        for name in ("checkpoint", "posterior"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        write(folder / "config.json", json.dumps(dataclasses.asdict(config), indent=2).encode() + b"\n")
+        return cls(folder)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process from moving the same chain; the lock goes with the process, however it ends."""
+        with open(self.path / "lock", "w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"another process is working on {self.path}: wait for it or stop it") from None
+            yield
+
+    def data(self) -> Data:
+        """The data the run was made with."""
+        return load_data(self.config.data, seed=self.config.seed)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The records of the epochs finished."""
+        file = self.path / "metrics.jsonl"
+        if not file.exists():
+            return []
+        # a line cut off by a power failure has no newline: leave it out
+        return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Add the record of an epoch."""
+        with open(self.path / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def forget_after(self, epoch: int) -> None:
+        """Drop records of epochs that the checkpoint knows nothing of; they will be made again."""
+        lines = [json.dumps(record) + "\n" for record in self.metrics() if record["epoch"] <= epoch]
+        write(self.path / "metrics.jsonl", "".join(lines).encode())
+
+    def save(self, state: State) -> None:
+        """Write a checkpoint, and the mean of what has been collected."""
+        tensors, numbers = _flatten(state)
+        blob = safetensors.torch.save(tensors, {"state": json.dumps(numbers)})
+        if state.collected:
+            self._write_vector("posterior/mean.safetensors", "theta", state.mean.float())
+        write(self.path / "checkpoint" / "state.safetensors", blob)
+
+    def restore(self, method: Method) -> State | None:
+        """The state of the last checkpoint, bit for bit; None if there is none yet."""
+        file = self.path / "checkpoint" / "state.safetensors"
+        if not file.exists():
+            return None
+        device = torch.device(self.config.device)
+        try:
+            with safetensors.safe_open(file, "pt") as opened:
+                numbers = json.loads(opened.metadata()["state"])
+                # cloned, so that memory is aligned as it was and matrix products give the same bits
+                tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
+        except safetensors.SafetensorError as error:
+            raise UserError(f"the checkpoint {file} is damaged: {error}") from None
+        return _unflatten(tensors, numbers, method, device)
+
+    def keep(self, number: int, theta: Tensor) -> None:
+        """Keep one sample of the weights."""
+        self._write_vector(f"posterior/draw-{number:05d}.safetensors", "theta", theta)
+
+    def posterior(self, **options: Any) -> Posterior:
+        """What has been learnt so far."""
+        data = self.data()
+        method = build(self.config, data)
+        state = self.restore(method)
+        if state is None:
+            raise UserError(f"{self.path} has no checkpoint yet: let doubly fit (or doubly resume) run a little longer")
+        device = state.mean.device
+        kept = sorted((self.path / "posterior").glob("draw-*.safetensors"))
+        return Posterior(
+            method=method,
+            phi=state.phi.theta,
+            last_theta=state.theta.theta,
+            mean_theta=state.mean.float() if state.collected else None,
+            kept=[self._read_vector(file, "theta").to(device) for file in kept],
+            train=lambda: torch.as_tensor(data.train).to(device),
+            recall=self._recall_proposal,
+            remember=lambda name, phi: self._write_vector(f"posterior/proposal-{name}.safetensors", "phi", phi),
+            **options,
+        )
+
+    def _recall_proposal(self, name: str) -> Tensor | None:
+        file = self.path / "posterior" / f"proposal-{name}.safetensors"
+        return self._read_vector(file, "phi").to(self.config.device) if file.exists() else None
+
+    def _write_vector(self, name: str, key: str, vector: Tensor) -> None:
+        write(self.path / name, safetensors.torch.save({key: vector.cpu().contiguous()}))
+
+    def _read_vector(self, file: Path, key: str) -> Tensor:
+        try:
+            return safetensors.torch.load(file.read_bytes())[key].clone()
+        except (safetensors.SafetensorError, KeyError) as error:
+            raise UserError(f"{file} is damaged: {error}") from None
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file so that at any moment either the old content or the new one is there, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _flatten(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A state as named tensors and JSON-able numbers."""
+    tensors: dict[str, Tensor] = {"rng": state.rng.get_state()}
+    numbers: dict[str, Any] = {}
+    for group in ("theta", "phi"):
+        for name, value in getattr(state, group)._asdict().items():
+            (tensors if isinstance(value, Tensor) else numbers)[f"{group}.{name}"] = value
+    tensors |= {f"memory.{name}": value for name, value in state.memory.items()}
+    for name, value in state._asdict().items():
+        if name not in ("theta", "phi", "memory", "rng"):
+            (tensors if isinstance(value, Tensor) else numbers)[name] = value
+    return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, numbers
+
+
+def _unflatten(tensors: dict[str, Tensor], numbers: dict[str, Any], method: Method, device: torch.device) -> State:
+    rng = torch.Generator(device)
+    rng.set_state(tensors.pop("rng"))
+    everything = {name: tensor.to(device) for name, tensor in tensors.items()} | numbers
+
+    def group(prefix: str) -> dict[str, Any]:
+        return {name: everything.pop(f"{prefix}.{name}") for name in _names(everything, prefix)}
+
+    theta, phi = method.sampler.state_type(**group("theta")), method.optimiser.state_type(**group("phi"))
+    return State(theta=theta, phi=phi, memory=group("memory"), rng=rng, **everything)
+
+
+def _names(everything: dict[str, Any], prefix: str) -> list[str]:
+    return [name.removeprefix(prefix + ".") for name in everything if name.startswith(prefix + ".")]

@@ -1,0 +1,46 @@
+"""Adam, as a sampler without noise."""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from doubly.samplers.sampler import Sampler
+
+
+class AdamState(NamedTuple):
+    theta: Tensor
+    m: Tensor
+    v: Tensor
+    t: int
+
+
+@dataclass(frozen=True)
+class Adam(Sampler):
+    """Adam, climbing (Kingma & Ba 2015): no noise, so it finds a mode; the proposal is learnt with it.
+
+    m <- b1 m + (1 - b1) grad,  v <- b2 v + (1 - b2) grad^2
+    theta <- theta + eta m^ / (sqrt(v^) + eps),  with m^, v^ corrected for their start at zero
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-10
+    state_type = AdamState
+
+    def eta(self, step: float, n_data: int) -> float:
+        return step  # Adam's move does not depend on the scale of the gradient
+
+    def init(self, theta: Tensor, rng: torch.Generator) -> AdamState:
+        return AdamState(theta, torch.zeros_like(theta), torch.zeros_like(theta), t=0)
+
+    def tell(self, state: AdamState, grad: Tensor, eta: float, rng: torch.Generator) -> AdamState:
+        theta, m, v, t = state
+        t += 1
+        m = torch.lerp(m, grad, 1 - self.beta1)
+        v = (self.beta2 * v).addcmul_(grad, grad, value=1 - self.beta2)
+        spread = v.sqrt().div_(math.sqrt(1 - self.beta2**t)).add_(self.epsilon)
+        theta = torch.addcdiv(theta, m, spread, value=eta / (1 - self.beta1**t))
+        return AdamState(theta, m, v, t)

@@ -1,0 +1,229 @@
+"""Training: one step, one epoch, and the paper's protocol of when to stop and when to collect.
+
+`Method` is all that stays fixed in a run, `State` all that moves. `fit` is a generator: it yields the state after every
+mini-batch, so that whoever drives it can stop anywhere, save the state, and go on from it bit for bit.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from doubly.errors import Diverged, UserError
+from doubly.inference import Estimate, Estimator, Memory, Wanted, log_marginal
+from doubly.model import Chain
+from doubly.priors import Prior
+from doubly.samplers import Sampler
+
+
+@dataclass(frozen=True)
+class Method:
+    """What is learnt and how."""
+
+    model: Chain
+    proposal: Chain
+    prior: Prior
+    sampler: Sampler
+    estimator: Estimator
+    optimiser: Sampler
+    step: float = 0.005
+    phi_step: float = 3e-4
+    batch: int = 100
+    theta_steps: int = 10
+    phi_steps: int = 1
+    resample: bool = False
+    valid_draws: int = 100
+    patience: int = 10
+    min_epochs: int = 10
+    epochs: int = 1000
+    collect: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("step", "phi_step"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("batch", "theta_steps", "valid_draws", "epochs"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("phi_steps", "patience", "min_epochs", "collect"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
+
+
+class State(NamedTuple):
+    """All that moves: vectors and numbers, and the generator (which is advanced in place)."""
+
+    theta: Any
+    """The sampler's state; its first field is the weights of the model."""
+    phi: Any
+    """The optimiser's state; its first field is the weights of the proposal."""
+    memory: Memory
+    """What the estimator remembers."""
+    rng: torch.Generator
+    order: Tensor
+    """The order of the rows in this epoch."""
+    totals: Tensor
+    """Sums over the steps of this epoch: what `Record` reports of them, and the largest gradient."""
+    mean: Tensor
+    """The mean of the samples collected so far, in double precision."""
+    epoch: int = 0
+    """Epochs finished."""
+    batch: int = 0
+    """Mini-batches done in the epoch that is under way."""
+    best: float = -math.inf
+    """The best validation log-likelihood before collecting started."""
+    stale: int = 0
+    """Epochs since then."""
+    collected: int = 0
+    levelled: bool = False
+    """Whether collecting has started."""
+
+
+class Record(NamedTuple):
+    """What one epoch came to; log-likelihoods are means over rows, in nats."""
+
+    epoch: int
+    phase: str
+    train: float
+    effective: float
+    valid: float
+    valid_stderr: float
+    largest_gradient: float
+    collected: int
+    sampler: dict[str, float]
+
+
+def generator(device: torch.device | str, *purpose: int | str) -> torch.Generator:
+    """A generator of its own for each purpose, so that evaluating never moves the chain's random numbers."""
+    digest = hashlib.sha256(repr(purpose).encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+def init(method: Method, x: Tensor) -> State:
+    """The state from which a run on the training rows x starts."""
+    rng = generator(x.device, method.seed, "chain")
+    theta = method.model.init(rng, x.float().mean(0))
+    phi = method.proposal.init(rng)
+    return State(
+        theta=method.sampler.init(theta, rng),
+        phi=method.optimiser.init(phi, rng),
+        memory=method.estimator.init(method.model, len(x), rng),
+        rng=rng,
+        order=torch.zeros(0, dtype=torch.int64, device=x.device),
+        totals=torch.zeros(4, dtype=torch.float64, device=x.device),
+        mean=torch.zeros(theta.shape, dtype=torch.float64, device=x.device),
+    )
+
+
+def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) -> State:
+    """Move theta, then phi, on one mini-batch x, whose rows stand at `index` in the training data."""
+    theta, phi, memory, rng = state.theta, state.phi, state.memory, state.rng
+    eta = method.sampler.eta(method.step, n_data)
+    phi_eta = method.optimiser.eta(method.phi_step, n_data)
+    shared = bool(method.proposal.layers) and method.phi_steps > 0 and not method.resample
+
+    def estimate(wanted: Wanted) -> Estimate:  # at the present theta and phi
+        return method.estimator(method.model, theta.theta, method.proposal, phi.theta, x, index, memory, rng, wanted)
+
+    theta = method.sampler.ask(theta, eta, rng)
+    found = estimate("both" if shared else "theta")
+    memory = found.memory
+    grad = method.prior.grad(theta.theta) + n_data * found.theta_grad
+    theta = method.sampler.tell(theta, grad, eta, rng)
+    for i in range(method.phi_steps if method.proposal.layers else 0):
+        phi = method.optimiser.ask(phi, phi_eta, rng)
+        phi_grad = found.phi_grad if shared and i == 0 else estimate("phi").phi_grad
+        phi = method.optimiser.tell(phi, phi_grad, phi_eta, rng)
+    return state._replace(theta=theta, phi=phi, memory=memory, totals=_add(state.totals, found.stats, grad))
+
+
+def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[tuple[State, Record | None]]:
+    """Train to the end of the protocol, yielding the state after every mini-batch and a record after every epoch."""
+    n_data = len(train)
+    while not finished(method, state):
+        if state.batch == 0:
+            order = torch.randperm(n_data, generator=state.rng, device=train.device)
+            state = state._replace(order=order, totals=torch.zeros_like(state.totals))
+        for index in state.order.split(method.batch)[state.batch :]:
+            x = train[index].float()  # kept as bytes, widened as they are used
+            for _ in range(method.theta_steps):
+                state = step(method, state, x, index, n_data)
+            state = state._replace(batch=state.batch + 1)
+            yield state, None
+        state, record = _end_epoch(method, state, n_data, valid)
+        yield state, record
+
+
+def finished(method: Method, state: State) -> bool:
+    """Whether the protocol has come to its end."""
+    return state.epoch >= method.epochs or (state.levelled and state.collected >= method.collect)
+
+
+def collecting(method: Method, state: State) -> bool:
+    """Whether the epoch after this state gives a sample: validation has levelled off, or time presses.
+
+    When `epochs` would run out first, collecting starts so early that `collect` samples fit in, or if that many never
+    fit, after half of the epochs.
+    """
+    return state.levelled or state.epoch >= latest_start(method)
+
+
+def latest_start(method: Method) -> int:
+    """The epoch after which samples are collected even if validation still rises."""
+    return method.epochs - method.collect if method.collect < method.epochs else method.epochs // 2
+
+
+def _end_epoch(method: Method, state: State, n_data: int, valid: Tensor) -> tuple[State, Record]:
+    """Validate on a generator of its own, then collect a sample or watch for the levelling off."""
+    steps, train, effective, largest = state.totals.tolist()
+    theta, epoch = state.theta.theta, state.epoch + 1
+    if not (math.isfinite(train) and math.isfinite(largest) and bool(torch.isfinite(theta).all())):
+        raise Diverged(
+            f"the chain diverged in epoch {epoch}: the largest gradient was {largest:.3g} "
+            f"with step {method.step:g}; try step {method.step / 3:.2g}"
+        )
+    rng = generator(valid.device, method.seed, "valid")  # the same draws every epoch make epochs comparable
+    rows = log_marginal(method.model, theta, method.proposal, state.phi.theta, valid, method.valid_draws, rng)
+    score, spread = rows.log_likelihood.double().mean().item(), _stderr(rows.log_likelihood)
+    if collects := collecting(method, state):
+        collected = state.collected + 1
+        mean = state.mean + (theta - state.mean) / collected
+        state = state._replace(collected=collected, mean=mean, levelled=True)
+    else:
+        better = score > state.best
+        stale = 0 if better or epoch <= method.min_epochs else state.stale + 1
+        levelled = stale >= method.patience and epoch >= method.min_epochs
+        state = state._replace(best=max(score, state.best), stale=stale, levelled=levelled)
+    record = Record(
+        epoch=epoch,
+        phase="collect" if collects else "burn-in",
+        train=train / steps,
+        effective=effective / steps,
+        valid=score,
+        valid_stderr=spread,
+        largest_gradient=largest,
+        collected=state.collected,
+        sampler={
+            name: value.item()
+            for name, value in method.sampler.stats(state.theta, method.sampler.eta(method.step, n_data)).items()
+        },
+    )
+    return state._replace(epoch=epoch, batch=0), record
+
+
+def _add(totals: Tensor, stats: dict[str, Tensor], grad: Tensor) -> Tensor:
+    """Add one step to an epoch's totals, without waiting for the device."""
+    steps, train, effective, largest = totals
+    return torch.stack(
+        [steps + 1, train + stats["train"], effective + stats["effective"], torch.maximum(largest, grad.abs().max())]
+    )
+
+
+def _stderr(rows: Tensor) -> float:
+    """The standard error of a mean over rows."""
+    return (rows.double().std() / math.sqrt(len(rows))).item() if len(rows) > 1 else math.nan
