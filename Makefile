@@ -23,9 +23,12 @@ run: setup
 	$(BIN)/doubly report $(RUN)
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: setup
+	$(BIN)/python docs/members.py

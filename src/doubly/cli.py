@@ -72,20 +72,32 @@ class Evaluate:
     """Passes over the training rows that fit a copy of the proposal to those weights."""
     seed: int = 0
     """Seed of the draws."""
+    threads: int = 0
+    """Threads to compute with; 0 takes the number the run was fitted with."""
     json: bool = False
     """Print one JSON object."""
 
     def run(self) -> None:
+        import torch
+
         from doubly.evaluate import summary
+        from doubly.progress import Progress
         from doubly.run import Run, write
 
         run = Run(self.folder)
+        torch.set_num_threads(self.threads or run.config.threads)
         data = run.data()
         rows = data.split(self.split)
-        with _posterior(self.folder, refit_passes=self.refit) as posterior:
+        with Progress() as progress:
+            posterior = run.posterior(
+                refit_passes=self.refit,
+                progress=lambda what, done, total: progress.show(f"{what}: {done}/{total}"),
+            )
             score = summary(posterior.score(rows, self.draws, self.of, self.seed))
         found: dict[str, Any] = {
             **score._asdict(),
+            "epoch": posterior.epoch,
+            "collected": posterior.collected,
             "draws": self.draws,
             "split": self.split,
             "of": self.of,
@@ -114,7 +126,7 @@ class Sample:
     n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 100
     """How many rows."""
     out: str = "samples.png"
-    """Where to: a file ending in .npz, .csv or .png."""
+    """Where to: a file ending in .npz, .npy, .csv or .png."""
     of: Of = "mean"
     """Weights to draw with: the posterior mean, a sample of them anew for each row, or the last sample."""
     seed: int = 0
@@ -122,11 +134,10 @@ class Sample:
 
     def run(self) -> None:
         from doubly.report.files import save_rows
+        from doubly.run import Run
 
-        with _posterior(self.folder) as posterior:
-            from doubly.run import Run
-
-            save_rows(Path(self.out), posterior.sample(self.n, self.of, self.seed), Run(self.folder).data().shape)
+        run = Run(self.folder)
+        save_rows(Path(self.out), run.posterior().sample(self.n, self.of, self.seed), run.data().shape)
         print(f"{self.n} rows in {self.out}")
 
 
@@ -139,8 +150,7 @@ class Report:
     def run(self) -> None:
         from doubly.report import make
 
-        with _posterior(self.folder):
-            table, path = make(self.folder)
+        table, path = make(self.folder)
         print(table)
         print(f"report: {path}")
 
@@ -159,18 +169,6 @@ class List:
 
 
 COMMANDS: tuple[type, ...] = (Fit, Resume, Evaluate, Sample, Report, List)
-
-
-@contextlib.contextmanager
-def _posterior(folder: str, **options: Any):
-    """The posterior of a run, whose slow answers show their progress."""
-    from doubly.drive import open_posterior
-    from doubly.progress import Progress
-
-    with Progress() as progress:
-        yield open_posterior(
-            folder, progress=lambda what, done, total: progress.show(f"{what}: {done}/{total}"), **options
-        )
 
 
 def main(args: list[str] | None = None) -> None:

@@ -72,7 +72,7 @@ class Config:
     device: str = "cpu"
     """Where to compute: cpu, cuda, …"""
     threads: int = 0
-    """Threads to compute with; 0 leaves the choice to PyTorch, and the number is kept for resuming."""
+    """Threads to compute with; 0 chooses one for small models and all cores for others. Kept for resuming."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))  # JSON has no tuples

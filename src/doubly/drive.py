@@ -24,6 +24,10 @@ from doubly.train import Method, Record, State, collecting, finished, init, late
 from doubly.train import fit as train_fit
 
 
+# multiplications in a step below which one thread is as fast as two, and not upset by a busy neighbour
+SHARED_WORK = 20_000_000
+
+
 class Interrupted(KeyboardInterrupt):
     """A fit stopped by a signal, after writing a checkpoint."""
 
@@ -51,12 +55,12 @@ def fit(
 def fit_config(config: Config, out: str | Path, overwrite: bool = False, quiet: bool = False) -> Run:
     """Learn a model by these settings into the run folder `out`."""
     _check_device(config.device)
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    config = dataclasses.replace(config, threads=torch.get_num_threads())
     if Path(config.data).is_file():  # so that the run can be opened from anywhere
         config = dataclasses.replace(config, data=str(Path(config.data).resolve()))
-    build(config, load(config.data, seed=config.seed))  # what is wrong with the settings shows before a folder is made
+    # what is wrong with the settings shows here, before a folder is made
+    method = build(config, load(config.data, seed=config.seed))
+    torch.set_num_threads(config.threads or _enough_threads(method, config.draws))
+    config = dataclasses.replace(config, threads=torch.get_num_threads())
     return _drive(Run.create(out, config, overwrite), quiet)
 
 
@@ -87,7 +91,7 @@ def _drive(run: Run, quiet: bool) -> Run:
             return run
         watch = _Watch(method, len(train), state)
         saved_at, began = time.monotonic(), time.monotonic()
-        for state, record in train_fit(method, train, valid, state):
+        for state, record in train_fit(method, train, valid, state):  # noqa: B020 - each state comes from the last
             now = time.monotonic()
             if record:
                 if record.phase == "collect" and _is_kept(record.collected, config.keep, method):
@@ -101,7 +105,8 @@ def _drive(run: Run, quiet: bool) -> Run:
                 run.save(state)
                 saved_at = time.monotonic()
             if stopped and not done:
-                line = f"stopped in epoch {state.epoch + 1} after mini-batch {state.batch}, all saved; go on with: doubly resume {run.path}"
+                where = f"in epoch {state.epoch + 1} after mini-batch {state.batch}"
+                line = f"stopped {where}, all saved; go on with: doubly resume {run.path}"
                 raise Interrupted(line, stopped[0])
     return run
 
@@ -167,6 +172,12 @@ def _stop_signal() -> Iterator[list[int]]:
             signal.signal(each, handler)
 
 
+def _enough_threads(method: Method, draws: int) -> int:
+    """All the threads PyTorch would use, or one where a step is too little work to share."""
+    multiplications = (method.model.size + method.proposal.size) * method.batch * draws
+    return torch.get_num_threads() if multiplications > SHARED_WORK else 1
+
+
 def _check_device(device: str) -> None:
     try:
         torch.zeros(1, device=device)
@@ -176,6 +187,8 @@ def _check_device(device: str) -> None:
 
 
 def _warn_of_crowding(progress: Progress) -> None:
+    """A core that something else keeps busy makes threads wait for each other: ten times slower is not rare."""
     threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
-    if threads > cores:
-        progress.say(f"warning: {threads} threads on {cores} cores get in each other's way; try --threads {cores}")
+    free = max(1, cores - round(os.getloadavg()[0]))
+    if threads > free:
+        progress.say(f"warning: {threads} threads, but only {free} of {cores} cores look free; try --threads {free}")

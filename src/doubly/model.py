@@ -50,7 +50,7 @@ class Chain:
     n_given: int = 0
 
     def __post_init__(self) -> None:
-        widths = [*(layer.n_out for layer in self.layers[1:]), self.n_given]
+        widths = [*(layer.n_out for layer in self.layers), self.n_given][1:]
         for i, (layer, width) in enumerate(zip(self.layers, widths, strict=True)):
             if layer.n_in != width:
                 above = f"layer {i + 1} draws" if i + 1 < len(self.layers) else "the chain is given"

@@ -36,6 +36,10 @@ class Posterior:
     recall: Callable[[str], Tensor | None] = lambda name: None
     """A proposal fitted earlier, where one is stored under that name."""
     remember: Callable[[str, Tensor], None] = lambda name, phi: None
+    epoch: int = 0
+    """How long the chain had run."""
+    collected: int = 0
+    """How many samples the mean is of."""
     refit_passes: int = 100
     progress: Callable[[str, int, int], None] = lambda what, done, total: None
     _fitted: dict[str, Tensor] = field(default_factory=dict)

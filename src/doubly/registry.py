@@ -40,7 +40,7 @@ class Registry(dict[str, Any]):
         >>> PRIORS.make("student-t:scale=0.2")
         StudentT(df=2.2, scale=0.2)
         """
-        member, options = self._read(spec)
+        member, options = self.read(spec)
         known = {field.name for field in dataclasses.fields(member)}
         for option in options:
             if option not in known - {"n_in", "n_out"}:
@@ -48,11 +48,12 @@ class Registry(dict[str, Any]):
                 raise UserError(f"{self.noun} {spec!r} has no option {option!r}; its options are: {choices}")
         return member(*args, **{name: value for name, value in shared.items() if name in known} | options)
 
-    def _read(self, spec: str) -> tuple[Any, dict[str, Any]]:
+    def read(self, spec: str) -> tuple[Any, dict[str, Any]]:
+        """The member that a spec names, and its options, without building it."""
         name, *rest = spec.split(":")
         if name.endswith(".py"):
             if not rest:
-                raise UserError(f"{self.noun} {spec!r} names a file but no class; write {name}:ClassName")
+                raise UserError(f"{self.noun} {spec!r} names a file but no class or function; write {name}:NAME")
             member = _from_file(Path(name), rest.pop(0), self.noun)
         else:
             member = self.find(name)
@@ -107,5 +108,5 @@ def _from_file(path: Path, name: str, noun: str) -> Any:
     module = importlib.util.module_from_spec(module_spec)
     module_spec.loader.exec_module(module)
     if not hasattr(module, name):
-        raise UserError(f"{path} has no class {name!r}")
+        raise UserError(f"{path} has no class or function {name!r}")
     return getattr(module, name)

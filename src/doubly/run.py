@@ -142,6 +142,8 @@ class Run:
             last_theta=state.theta.theta,
             mean_theta=state.mean.float() if state.collected else None,
             kept=[self._read_vector(file, "theta").to(device) for file in kept],
+            epoch=state.epoch,
+            collected=state.collected,
             train=lambda: torch.as_tensor(data.train).to(device),
             recall=self._recall_proposal,
             remember=lambda name, phi: self._write_vector(f"posterior/proposal-{name}.safetensors", "phi", phi),

@@ -1,0 +1,5 @@
+"""`python -m doubly` is the command line."""
+
+from doubly.cli import main
+
+main()

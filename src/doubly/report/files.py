@@ -1,0 +1,69 @@
+"""Rows into files: numbers for programs, pictures for people."""
+
+import io
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from doubly.errors import UserError
+from doubly.run import write
+
+MOST_IN_PICTURE = 10_000
+
+
+def save_rows(path: Path, rows: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Write rows into a file whose ending says how; `shape` is that of one row, such as (8, 8) for an image."""
+    suffix = path.suffix.lower()
+    if suffix not in WRITERS:
+        raise UserError(f"cannot write rows to {path}: expected a file ending in {', '.join(WRITERS)}")
+    save(path, WRITERS[suffix](rows, shape))
+
+
+def save(path: Path, content: bytes) -> None:
+    """Write a whole file or, where that cannot be, say why in a line."""
+    if os.path.isdir(path):
+        raise UserError(f"cannot write {path}: it is a folder; name a file in it")
+    try:
+        write(path, content)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"cannot write {path} ({reason}): choose another place") from None
+
+
+def _npz(rows: np.ndarray, shape: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, rows=rows, shape=np.array(shape))
+    return buffer.getvalue()
+
+
+def _npy(rows: np.ndarray, shape: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, rows, allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _csv(rows: np.ndarray, shape: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    numbers = rows.astype(np.uint8) if rows.dtype == bool else rows
+    np.savetxt(buffer, numbers, fmt="%s", delimiter=",")  # %s: the shortest text that reads back as the same number
+    return buffer.getvalue()
+
+
+def _png(rows: np.ndarray, shape: tuple[int, ...]) -> bytes:
+    from doubly.report.figures import image_grid, png  # matplotlib is slow to load, and the others need none of it
+
+    if len(rows) > MOST_IN_PICTURE:
+        raise UserError(
+            f"a picture holds at most {MOST_IN_PICTURE} rows, got {len(rows)}: take fewer, or write a .npz file"
+        )
+    return png(image_grid(rows, shape))
+
+
+WRITERS: dict[str, Callable[[np.ndarray, tuple[int, ...]], bytes]] = {
+    ".npz": _npz,
+    ".npy": _npy,
+    ".csv": _csv,
+    ".png": _png,
+}

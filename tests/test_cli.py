@@ -1,0 +1,196 @@
+"""The command line: what it prints, what it refuses, and that it starts at once."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from doubly import cli
+from doubly.config import PRESETS, Config
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    cli.main(["fit", "--data", "bars", "--hidden", "5", "--epochs", "4", "--collect", "2", "--out", str(folder)])
+    return folder
+
+
+def refused(capsys, *args: str) -> str:
+    """The one line that a mistake is answered with."""
+    with pytest.raises(SystemExit) as stop:
+        cli.main(list(args))
+    assert stop.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.strip().splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith("doubly: ")
+    assert "Traceback" not in err
+    return lines[0]
+
+
+def write(path, content) -> str:
+    path.write_text(content)
+    return str(path)
+
+
+NOUNS = {"data": "data set", "model": "layer", "proposal": "layer", "prior": "prior", "sampler": "sampler",
+         "estimator": "estimator", "objective": "objective", "preset": "preset"}  # fmt: skip
+
+
+@pytest.mark.parametrize("flag", NOUNS)
+def test_an_unknown_name_is_told_which_exist(flag, capsys, tmp_path):
+    line = refused(capsys, "fit", f"--{flag}", "nosuch", "--out", str(tmp_path / "run"))
+    assert f"no {NOUNS[flag]} is called 'nosuch'; there are: " in line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--step", "-1"], "step must be positive, got -1.0"),
+        (["--draws", "0"], "must be at least 1, got 0"),
+        (["--hidden", "0"], "at least one unit"),
+        (["--hidden", "-3"], "at least one unit"),
+        (["--model", "sbn,sbn,sbn"], "3 layer types (sbn, sbn, sbn) for 2 layers"),
+        (["--batch", "0"], "batch must be at least 1"),
+        (["--friction", "2"], "friction must lie between 0 and 1, got 2.0"),
+        (["--prior", "student-t:scale=0"], "scale must be positive"),
+        (["--prior", "student-t:width=1"], "has no option 'width'; its options are: df, scale"),
+        (["--prior", "normal:scale"], "has no value"),
+        (["--device", "abacus"], "device 'abacus' cannot be used here"),
+        (["--draws", "many"], "--draws"),
+        (["--nosuch", "1"], "--nosuch"),
+        (["--seed", "-1"], "seed must not be negative"),
+        (["--data", "nosuch.csv"], "no file nosuch.csv"),
+        (["--model", "nosuch.py:Mine"], "no file nosuch.py"),
+    ],
+)
+def test_bad_settings_are_one_line(args, said, capsys, tmp_path):
+    assert said in refused(capsys, "fit", *args, "--out", str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is empty"),
+        ("0,1\n1,0,1\n", "line 2"),
+        ("0,1\n" * 9 + "0,nan\n", "missing"),
+        ("0,1\n" * 9 + "0,0.5\n", "draws 0 or 1, but"),
+        ("0,1\n" * 9 + "0,2\n", "draws 0 or 1, but"),
+        ("0,1\n", "too few"),
+        ("0,1\n" * 9 + "0,cat\n", "'cat', which is no number"),
+    ],
+)
+def test_bad_files_are_one_line(content, said, capsys, tmp_path):
+    file = write(tmp_path / "rows.csv", content)
+    assert said in refused(capsys, "fit", "--data", file, "--out", str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_split_without_rows_is_one_line(capsys, tmp_path):
+    np.savez(tmp_path / "rows.npz", train=np.ones((9, 2)), valid=np.ones((0, 2)), test=np.ones((3, 2)))
+    line = refused(capsys, "fit", "--data", str(tmp_path / "rows.npz"), "--out", str(tmp_path / "run"))
+    assert "valid" in line
+    assert "no rows" in line
+
+
+@pytest.mark.parametrize("command", ["resume", "evaluate", "sample", "report"])
+def test_a_folder_without_a_run_is_one_line(command, capsys, tmp_path):
+    assert "holds no run" in refused(capsys, command, str(tmp_path))
+
+
+def test_a_run_without_samples_says_what_can_be_asked_for(capsys, tmp_path):
+    folder = str(tmp_path / "run")
+    cli.main(["fit", "--data", "bars", "--hidden", "3", "--epochs", "1", "--collect", "0", "--out", folder])
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", folder])
+    assert "--of last" in capsys.readouterr().err
+    cli.main(["evaluate", folder, "--of", "last", "--draws", "3", "--refit", "1"])
+    assert "last of the weights" in capsys.readouterr().out
+
+
+def test_an_output_that_cannot_be_is_one_line_and_writes_nothing(finished, capsys, tmp_path):
+    assert ".npz" in refused(capsys, "sample", str(finished), "--out", str(tmp_path / "rows.docx"))
+    assert "at least 1" in refused(capsys, "sample", str(finished), "-n", "0", "--out", str(tmp_path / "rows.csv"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("of", ["mean", "last", "ensemble"])
+def test_evaluate_prints_one_json_object_that_can_be_repeated(of, finished, capsys):
+    found = []
+    for _ in range(2):
+        cli.main(["evaluate", str(finished), "--draws", "20", "--of", of, "--refit", "3", "--json"])
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert {"log_likelihood", "stderr", "draws", "n", "ess", "split", "of"} <= found[0].keys()
+    assert (found[0]["draws"], found[0]["n"], found[0]["split"], found[0]["of"]) == (20, 500, "test", of)
+    assert 1 <= found[0]["ess"] <= 20
+    assert found[0]["log_likelihood"] < found[0]["truth"], "no model beats the density that made the data"
+
+
+def test_samples_come_as_numbers_and_as_a_picture(finished, capsys, tmp_path):
+    for name in ("rows.npz", "rows.csv", "rows.png"):
+        cli.main(["sample", str(finished), "-n", "7", "--out", str(tmp_path / name)])
+    table = np.loadtxt(tmp_path / "rows.csv", delimiter=",")
+    assert table.shape == (7, 16)
+    assert set(np.unique(table)) <= {0, 1}
+    assert np.array_equal(np.load(tmp_path / "rows.npz")["rows"], table)
+    assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_parser_and_the_config_have_the_same_defaults():
+    parsed = cli._parse(["fit"])
+    assert Config(**{name: getattr(parsed, name) for name in Config.__dataclass_fields__}) == Config()
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_sets_flags_and_flags_beside_it_win(name):
+    for spelling in (["--preset", name], [f"--preset={name}"]):
+        parsed = cli._parse(["fit", *spelling, "--step", "0.123"])
+        for field, value in PRESETS[name][1].items():
+            assert getattr(parsed, field) == (0.123 if field == "step" else value)
+        assert parsed.step == 0.123
+
+
+def test_list_names_every_member_in_text_and_json(capsys):
+    from doubly.catalogue import REGISTRIES
+
+    cli.main(["list", "--json"])
+    listed = json.loads(capsys.readouterr().out)
+    cli.main(["list"])
+    text = capsys.readouterr().out
+    for title, registry in REGISTRIES.items():
+        assert set(listed[title]) == set(registry)
+        for name in registry:
+            assert listed[title][name]["about"], f"{name} needs a docstring"
+            assert f"  {name} " in text
+
+
+def test_a_layer_of_the_users_own_is_one_class_in_one_file(tmp_path, capsys):
+    file = write(
+        tmp_path / "mine.py",
+        "from dataclasses import dataclass\n"
+        "from doubly.layers.sbn import SBN\n"
+        "@dataclass(frozen=True)\n"
+        "class Mine(SBN):\n"
+        "    '''Mine.'''\n"
+        "    gain: float = 1.0\n"
+        "    def _logits(self, params, given):\n"
+        "        return self.gain * super()._logits(params, given)\n",
+    )
+    folder = str(tmp_path / "run")
+    args = ["--data", "bars", "--hidden", "3", "--epochs", "1", "--theta-steps", "1", "--out", folder]
+    cli.main(["fit", "--model", f"{file}:Mine:gain=0.5,sbn", *args])
+    cli.main(["sample", folder, "-n", "2", "--out", str(tmp_path / "rows.csv")])
+
+
+def test_help_is_quick_because_torch_is_not_imported():
+    code = "import sys, doubly.cli\ntry: doubly.cli.main(['fit', '--help'])\nexcept SystemExit: pass\n"
+    code += "assert 'torch' not in sys.modules and 'sklearn' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,261 @@
+"""Every binary layer is a distribution: it sums to one, draws what it says, and its mean and gradients are its own.
+
+The tests go over `LAYERS`, so a layer registered later inherits them all; layers of real values are left out.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from doubly import LAYERS, Layer
+from doubly.layers import SBN, Params
+
+D = 4  # width of the values: all 16 of them can be enumerated
+BINARY = [name for name in LAYERS if LAYERS.make(name, 3, D).kind == "binary"]
+EACH = [pytest.param(LAYERS.make(name, n_in, D), id=f"{name}-from-{n_in}") for name in BINARY for n_in in (0, 3)]
+each_layer = pytest.mark.parametrize("layer", EACH)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """The tensors are small: a second thread only waits for the first."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def bits(n: int) -> Tensor:
+    """All 2^n binary vectors, (2^n, n), in the order of the numbers that they spell."""
+    return torch.tensor([[number >> (n - 1 - i) & 1 for i in range(n)] for number in range(2**n)], dtype=torch.float64)
+
+
+def assert_same_law(drawn: Tensor, log_prob: Tensor) -> None:
+    """Chi-square, at significance 1e-4, of the rows of `drawn` against the law exp(log_prob) over bits(n)."""
+    n = drawn.shape[-1]
+    numbers = drawn.double() @ 2.0 ** torch.arange(n - 1, -1, -1, dtype=torch.float64)
+    observed = torch.bincount(numbers.long().flatten(), minlength=2**n).numpy()
+    expected = log_prob.exp().numpy() * observed.sum()
+    pools = [[0.0, 0.0]]
+    for i in np.argsort(expected):  # rare values are pooled until 5 are expected, or the statistic is not chi-square
+        if pools[-1][1] >= 5:
+            pools.append([0.0, 0.0])
+        pools[-1][0] += observed[i]
+        pools[-1][1] += expected[i]
+    assert stats.chisquare(*zip(*pools, strict=True)).pvalue > 1e-4
+
+
+def random_params(layer: Layer, seed: int = 0) -> Params:
+    """Weights of standard deviation 1: far from zero, so that every term of the layer matters."""
+    rng = torch.Generator().manual_seed(seed)
+    return {name: torch.randn(shape, generator=rng, dtype=torch.float64) for name, shape in layer.shapes().items()}
+
+
+def saturated_params(layer: Layer, weights: float, dtype: torch.dtype) -> Params:
+    """Biases of +50, -50, +50, …, and random matrices of the size `weights`."""
+    params = {name: weights * value.to(dtype) for name, value in random_params(layer).items()}
+    biases = {name: 50 * (-1.0) ** torch.arange(len(value)) for name, value in params.items() if value.ndim == 1}
+    return params | {name: bias.to(dtype) for name, bias in biases.items()}
+
+
+def some_given(layer: Layer) -> Tensor:
+    """A vector to condition on: 101… of the layer's width."""
+    return torch.arange(1, layer.n_in + 1, dtype=torch.float64) % 2
+
+
+def test_some_layer_is_binary():
+    """The other tests go over something."""
+    assert "sbn" in BINARY
+
+
+@each_layer
+def test_probabilities_sum_to_one(layer: Layer):
+    """sum over value of p(value | given) = 1, for every binary given."""
+    given = bits(layer.n_in).unsqueeze(1)
+    log_prob = layer.log_prob(random_params(layer), bits(D), given)
+    assert log_prob.shape == (2**layer.n_in, 2**D)
+    torch.testing.assert_close(
+        log_prob.exp().sum(1), torch.ones(2**layer.n_in, dtype=torch.float64), rtol=0, atol=1e-10
+    )
+
+
+@each_layer
+def test_log_prob_depends_on_what_is_given(layer: Layer):
+    """A conditional law is one: other givens, other laws (from width 0 there is only one given)."""
+    log_prob = layer.log_prob(random_params(layer), bits(D), bits(layer.n_in).unsqueeze(1))
+    for row in range(1, len(log_prob)):
+        assert (log_prob[row] - log_prob[0]).abs().max() > 0.1
+
+
+@each_layer
+@pytest.mark.parametrize("along", ["batch", "draws"])
+def test_frequencies_of_draws_match_log_prob(layer: Layer, along: str):
+    """draw ~ exp(log_prob): 40,000 rows of one given, or 40,000 draws of it along a new leading axis."""
+    params, given, rng = random_params(layer), some_given(layer), torch.Generator().manual_seed(1)
+    if along == "batch":
+        drawn = layer.draw(params, given.expand(40_000, -1), rng)
+    else:
+        drawn = layer.draw(params, given, rng, draws=40_000)
+    assert drawn.value.shape == (40_000, D)
+    assert_same_law(drawn.value, layer.log_prob(params, bits(D), given))
+
+
+@each_layer
+def test_each_row_has_its_own_law(layer: Layer):
+    """With draws = S, rows (B, n_in) give (S, B, D) and each row follows its own given."""
+    params, rng = random_params(layer), torch.Generator().manual_seed(2)
+    given = torch.stack([some_given(layer), 1 - some_given(layer)])
+    drawn = layer.draw(params, given, rng, draws=40_000)
+    assert drawn.value.shape == (40_000, 2, D)
+    assert drawn.log_prob.shape == (40_000, 2)
+    for row in range(2):
+        assert_same_law(drawn.value[:, row], layer.log_prob(params, bits(D), given[row]))
+
+
+@each_layer
+@pytest.mark.parametrize("draws", [None, 7])
+def test_draw_returns_its_log_prob(layer: Layer, draws: int | None):
+    """The log_prob that comes with a draw is the log_prob of the value drawn, and so is its gradient."""
+    given = bits(3)[:, : layer.n_in]
+    mine, theirs = ({k: v.requires_grad_() for k, v in random_params(layer).items()} for _ in range(2))
+    drawn = layer.draw(mine, given, torch.Generator().manual_seed(3), draws)
+    log_prob = layer.log_prob(theirs, drawn.value, given)
+    torch.testing.assert_close(drawn.log_prob, log_prob, rtol=1e-12, atol=1e-12)
+    drawn.log_prob.sum().backward()
+    log_prob.sum().backward()
+    for name in layer.shapes():
+        torch.testing.assert_close(mine[name].grad, theirs[name].grad, rtol=1e-10, atol=1e-10)
+
+
+@each_layer
+def test_draws_come_from_the_generator_alone(layer: Layer):
+    """The same generator gives the same values, whatever the global seed, which is left alone."""
+    drawn = []
+    for seed in (4, 4, 5):
+        torch.manual_seed(len(drawn))
+        before = torch.get_rng_state()
+        rng = torch.Generator().manual_seed(seed)
+        drawn.append(layer.draw(random_params(layer), some_given(layer), rng, draws=50).value)
+        assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+@each_layer
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_prob_at_logits_of_50(layer: Layer, dtype: torch.dtype):
+    """With no weights but the biases, ±50 by turns, every wrong bit costs 50: log(1 - sigmoid(50)) is not log 0.
+
+    The right bits cost log(1 + exp(-50)) < 1e-21, so the sum is -50 times the wrong bits, to rounding.
+    """
+    given, value = some_given(layer).to(dtype), bits(D).to(dtype)
+    params = saturated_params(layer, 0, dtype)
+    wrong = (value != torch.tensor([1, 0, 1, 0])).sum(1)
+    torch.testing.assert_close(layer.log_prob(params, value, given), -50.0 * wrong.to(dtype), rtol=1e-6, atol=1e-20)
+    drawn = layer.draw(params, given, torch.Generator().manual_seed(6), draws=100)
+    assert torch.equal(drawn.value, torch.tensor([1, 0, 1, 0], dtype=dtype).expand(100, D))
+
+
+@each_layer
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_log_prob_and_gradients_are_finite_when_saturated(layer: Layer, dtype: torch.dtype):
+    """With random weights besides the biases of ±50, log_prob and its gradients are finite at every value."""
+    given, value = some_given(layer).to(dtype), bits(D).to(dtype)
+    params = {name: value.requires_grad_() for name, value in saturated_params(layer, 1, dtype).items()}
+    log_prob = layer.log_prob(params, value, given)
+    assert log_prob.isfinite().all()
+    for row in log_prob:
+        for grad in torch.autograd.grad(row, list(params.values()), retain_graph=True):
+            assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_what_cannot_happen_is_not_drawn(name: str):
+    """In single precision too, a bit of probability exp(-50) must not turn up because a uniform number was exactly 0.
+
+    Such a draw would carry a weight of exp(50). torch.rand is 0 once in 2^24; in 2^26 numbers that happens with
+    probability 1 - exp(-4), and with this seed it does. By the law, the chance of a single one is 2^26 exp(-50) < 1e-13.
+    """
+    layer, rng = LAYERS.make(name, 0, D), torch.Generator().manual_seed(0)
+    params = {name: -value.abs() for name, value in saturated_params(layer, 0, torch.float32).items()}
+    blocks = (layer.draw(params, torch.zeros(0), rng, draws=2**20).value for _ in range(2**26 // (D * 2**20)))
+    assert sum(block.sum().item() for block in blocks) == 0
+
+
+@each_layer
+def test_mean_is_the_conditional_probability(layer: Layer):
+    """mean_i = P(value_i = 1 | value_<i, given), so that prod_i mean_i^v_i (1 - mean_i)^(1 - v_i) = p(value | given)."""
+    params, given = random_params(layer), bits(layer.n_in).unsqueeze(1)
+    value = bits(D).expand(2**layer.n_in, -1, -1)
+    mean = layer.mean(params, value, given)
+    assert mean.shape == value.shape
+    product = torch.where(value == 1, mean, 1 - mean).prod(-1)
+    torch.testing.assert_close(product, layer.log_prob(params, value, given).exp(), rtol=1e-10, atol=1e-12)
+
+
+@each_layer
+def test_mean_averages_to_the_mean(layer: Layer):
+    """E[mean(value, given)] = E[value | given], both by enumeration; a factorised layer's mean is E[value | given]."""
+    params, given = random_params(layer), some_given(layer)
+    probability = layer.log_prob(params, bits(D), given).exp()
+    mean = layer.mean(params, bits(D), given)
+    torch.testing.assert_close(probability @ mean, probability @ bits(D), rtol=1e-10, atol=1e-12)
+
+
+@each_layer
+def test_gradients_of_log_prob(layer: Layer):
+    """The gradient with respect to every parameter is that of finite differences."""
+    params = random_params(layer)
+    names = [name for name, value in params.items() if value.numel()]
+
+    def log_prob(*values: Tensor) -> Tensor:
+        return layer.log_prob(params | dict(zip(names, values, strict=True)), bits(D), some_given(layer))
+
+    assert names
+    assert torch.autograd.gradcheck(log_prob, [params[name].requires_grad_() for name in names])
+
+
+@each_layer
+@pytest.mark.parametrize("mean", [None, torch.tensor([0.0, 0.2, 0.5, 1.0])])
+def test_init_gives_the_shapes(layer: Layer, mean: Tensor | None):
+    """`init` gives finite parameters with the names, order and shapes of `shapes`, by the generator alone."""
+    params = layer.init(torch.Generator().manual_seed(7), mean)
+    again = layer.init(torch.Generator().manual_seed(7), mean)
+    assert list(params) == list(layer.shapes())
+    for name, shape in layer.shapes().items():
+        assert params[name].shape == shape
+        assert params[name].isfinite().all()
+        assert torch.equal(params[name], again[name])
+
+
+def test_sbn_starts_at_the_mean_of_the_data():
+    """From width 0, the law that `init` gives has the mean it was told, kept 0.005 away from 0 and 1."""
+    layer, mean = SBN(0, D), torch.tensor([0.0, 0.2, 0.5, 1.0])
+    params = layer.init(torch.Generator().manual_seed(8), mean)
+    started = layer.mean(params, mean, torch.zeros(0))
+    torch.testing.assert_close(started, torch.tensor([0.005, 0.2, 0.5, 0.995]), rtol=0, atol=1e-6)
+
+
+@each_layer
+@pytest.mark.parametrize(
+    ("value_axes", "given_axes"),
+    [((), ()), ((5,), ()), ((), (5,)), ((5,), (2, 5)), ((2, 5), (5,)), ((2, 1), (5,))],
+    ids=lambda axes: "x".join(map(str, axes)) or "none",
+)
+@pytest.mark.parametrize("method", ["log_prob", "mean"])
+def test_batch_axes_broadcast(layer: Layer, method: str, value_axes: tuple, given_axes: tuple):
+    """Axes before the last broadcast, as in value (B, D) against given (S, B, n_in); each row is as if alone."""
+    params, rng = random_params(layer), torch.Generator().manual_seed(9)
+    value = torch.randint(2, (*value_axes, D), generator=rng).double()
+    given = torch.randint(2, (*given_axes, layer.n_in), generator=rng).double()
+    axes = torch.broadcast_shapes(value_axes, given_axes)
+    found = getattr(layer, method)(params, value, given)
+    assert found.shape == (axes if method == "log_prob" else (*axes, D))
+    values, givens = value.expand(*axes, D), given.expand(*axes, layer.n_in)
+    for row in np.ndindex(axes):
+        alone = getattr(layer, method)(params, values[row], givens[row])
+        torch.testing.assert_close(found[row], alone, rtol=1e-12, atol=1e-12)
