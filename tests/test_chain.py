@@ -1,15 +1,16 @@
-"""Whole chains are distributions: joints sum to one, samples follow them, and the flat vector of weights is all there is."""
+"""Whole chains are distributions: joints sum to one, samples follow them, and their weights are one vector."""
 
-import torch
-import pytest
 from dataclasses import dataclass
-from test_layers import BINARY, assert_same_law, bits
+
+import pytest
+import torch
 from torch import Tensor
 
 from doubly import LAYERS, Chain, UserError
 from doubly.inference import log_marginal
 from doubly.layers import SBN
 from doubly.model import Values, nothing
+from test_layers import BINARY, assert_same_law, bits, random_params
 
 HIDDEN = [(3,), (2, 2), ()]
 each_chain = pytest.mark.parametrize(
@@ -31,8 +32,10 @@ each_proposal = pytest.mark.parametrize(
 
 
 def weights(chain: Chain, seed: int = 0) -> Tensor:
-    """Weights of standard deviation 1, in double precision."""
-    return torch.randn(chain.size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    """The weights of `random_params` for every layer, in a row, in double precision."""
+    params = [random_params(layer, seed + i) for i, layer in enumerate(chain.layers)]
+    parts = [value.flatten() for each in params for value in each.values()]
+    return torch.cat([torch.zeros(0, dtype=torch.float64), *parts])
 
 
 def everything(chain: Chain) -> Values:
@@ -81,7 +84,7 @@ def test_samples_follow_the_joint_and_the_marginal(chain: Chain):
 
 @each_proposal
 def test_draws_follow_the_conditional(chain: Chain):
-    """Frequencies of 40,000 draws for each of two rows match the enumerated q(z | x), with draws as the leading axis."""
+    """Frequencies of 40,000 draws for each of two rows match the enumerated q(z | x)."""
     theta, x = weights(chain), bits(4)[[3, 10]]
     drawn = chain.draw(theta, x, torch.Generator().manual_seed(2), draws=40_000)
     assert [tuple(value.shape) for value in drawn.values] == [(40_000, 2, layer.n_out) for layer in chain.layers]
@@ -149,7 +152,7 @@ def test_init_is_the_layers_init(chain: Chain):
 
 @pytest.mark.parametrize("name", BINARY)
 def test_with_nothing_hidden_the_likelihood_is_exact(name: str):
-    """hidden=() leaves one layer from width 0: log_prob is log p(x), and L_K is that for every K, with no weights lost."""
+    """hidden=() leaves one layer from width 0: log_prob is log p(x), and L_K is that for every K."""
     model, proposal = Chain.build(name, data=4), Chain.build_proposal(name, data=4, hidden=())
     theta, phi = weights(model), weights(proposal)
     exact = model.layers[0].log_prob(model.unflatten(theta)[0], bits(4), nothing(theta))

@@ -3,40 +3,30 @@
 Two formulas make the expectations exact for any number of draws. With weights w = p(x, z) / (p(x) q(z|x)), z ~ q,
 and B(t) = E[exp(-t w)]:
 
-    E[ sum_s w_s g_s / sum_s w_s ] = S ∫ E[w g exp(-t w)] B(t)^(S-1) dt       since 1/a = ∫ exp(-t a) dt, t from 0 to ∞
-    E[ log sum_s w_s ] = ∫ (exp(-t) - B(t)^S) / t dt                          since log a = ∫ (exp(-t) - exp(-t a)) / t dt
+    E[ sum_s w_s g_s / sum_s w_s ] = S ∫ E[w g exp(-t w)] B(t)^(S-1) dt    since 1/a = ∫ exp(-t a) dt, t from 0 to ∞
+    E[ log sum_s w_s ] = ∫ (exp(-t) - B(t)^S) / t dt                       since log a = ∫ (exp(-t) - exp(-t a)) / t dt
 
 so what is drawn at random is compared with a number, not with another program's draws. Every bound on a mean is five of
 its standard errors, estimated from independent repetitions.
 """
 
 import math
-from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from test_layers import bits
 from torch import Tensor
 
 from doubly import Chain, UserError
 from doubly.inference import NAIS, Estimate, Wanted, log_marginal
+from test_layers import bits
 
 HIDDEN = [(3,), (2, 2)]
 X = bits(4)[[3, 10, 13]]  # three different rows; every estimate is a mean over them
 each_depth = pytest.mark.parametrize("hidden", HIDDEN, ids=str)
 each_vector = pytest.mark.parametrize("vector", ["theta", "phi"])
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The tensors are small: a second thread only waits for the first."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Pair(NamedTuple):
@@ -191,9 +181,9 @@ def test_nais_bias_falls_like_one_over_draws(hidden: tuple[int, ...], vector: st
     """log |bias| against log S has slope -1.
 
     The bias is measured along its leading direction d (known by enumeration), where it is largest against the noise:
-    b_S = d·(mean - exact gradient). Least squares on y_S = log(-b_S) weighs the y_S with c_S = (x_S - x̄) / sum (x - x̄)²,
-    so the slope's standard error is sqrt(sum c_S² (se_S / b_S)²). The terms in 1/S² bend the line a little: the slope of
-    the exact biases, by the integral, says how much.
+    b_S = d·(mean - exact gradient). Least squares weighs each log b_S with c_S = (x_S - mean x) / sum (x - mean x)²,
+    x = log S, so the slope's standard error is sqrt(sum c_S² (se_S / b_S)²). The terms in 1/S² bend the line a little:
+    the slope of the exact biases, by the integral, says how much.
     """
     d = mean_over_rows(hidden, "leading_bias", vector)
     exact = mean_over_rows(hidden, "gradient", vector)

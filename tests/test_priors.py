@@ -1,6 +1,7 @@
 """Every prior is the density it is named after, and its gradient is its own."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from doubly import PRIORS, Prior, UserError
 from doubly.registry import options
 
 IMPROPER = {"flat"}
-REFERENCE = {
+REFERENCE: dict[str, tuple[tuple[str, ...], Callable]] = {
     "student-t": (("df", "scale"), lambda df, scale: stats.t(df, scale=scale)),
     "normal": (("scale",), lambda scale: stats.norm(scale=scale)),
     "laplace": (("scale",), lambda scale: stats.laplace(scale=scale)),

@@ -14,14 +14,14 @@ most eta |cov(f, M)|.
 
 **Error of a thermostat**, at order lambda. Stationarity of (theta, u) -> (theta + u, (1 - a) u + eta grad + noise)
 gives E[theta u] = -E[u²]/2 and then, for precision k, k E[theta²] = (1 - a/2) E[u²] / eta: at the right temperature of
-theta, u is too hot by a/2, because it is taken half a step away. A thermostat that brings E[u²] to eta therefore samples
-at the temperature 1 - alpha/2. Its alpha balances the noise of the step: alpha (2 - alpha) = 2 a + eta sd², with sd the
+theta, u is too hot by a/2, because it is taken half a step away. A thermostat that brings E[u²] to eta so samples at
+the temperature 1 - alpha/2. Its alpha balances the noise of the step: alpha (2 - alpha) = 2 a + eta sd², with sd the
 standard deviation of the noise in the gradient, so alpha = 1 - sqrt(1 - 2a - eta sd²). Since alpha itself fluctuates
 (variance eta, covariance with u² of -eta²), this holds up to terms of order eta.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -38,15 +38,6 @@ from doubly.samplers import SGNHT, Adam
 NOISELESS = ("adam", "sgd")
 NOISY = [name for name in SAMPLERS if name not in NOISELESS]
 ETA, FRICTION, CHAINS = 0.01, 0.1, 3000
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The tensors are small: a second thread only waits for the first."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
@@ -303,7 +294,7 @@ def test_state_is_vectors_and_numbers(name: str, dtype: torch.dtype):
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_ask_and_tell_leave_the_old_state_alone(name: str):
-    """`init`, `ask` and `tell` are pure: theta, states and gradients passed in keep their bits, so old states stay good."""
+    """`init`, `ask` and `tell` are pure: theta, states and gradients passed in keep their bits."""
     sampler = SAMPLERS.make(name)
     state, rng = some_state(sampler)
     theta = torch.randn(1000, generator=rng, dtype=torch.float64)
@@ -324,7 +315,8 @@ def test_ask_and_tell_leave_the_old_state_alone(name: str):
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_noise_comes_from_the_generator_alone(name: str):
     """The same generator gives the same bits, whatever the global seed, which is left alone; another gives others."""
-    sampler, found = SAMPLERS.make(name), []
+    sampler = SAMPLERS.make(name)
+    found: list[Any] = []
     for seed in (3, 3, 4):
         torch.manual_seed(len(found))
         before = torch.get_rng_state()
@@ -395,7 +387,7 @@ def test_bad_friction_is_refused(friction: float):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_adam_is_torch_s_adam(dtype: torch.dtype):
-    """Step by step, Adam is torch.optim.Adam(maximize=True, eps=1e-10), at its betas and at others, as the step changes."""
+    """Step by step, Adam is torch.optim.Adam(maximize=True, eps=1e-10), also at other betas, as the step changes."""
     for settings in ({}, {"beta1": 0.8, "beta2": 0.95}):
         rng = torch.Generator().manual_seed(6)
         sampler = Adam(**settings)

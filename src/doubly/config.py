@@ -6,7 +6,7 @@ Only names and numbers are kept here; `build` turns them into objects. Nothing h
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from doubly.errors import UserError
 
@@ -27,6 +27,8 @@ class Config:
     """Layer type of the proposal at each level, x to z1 first; one name serves all."""
     hidden: tuple[int, ...] = (200,)
     """Widths of the hidden layers, from the data upward."""
+    start: Literal["glorot", "reference"] = "glorot"
+    """Weights to start from: Glorot's with the data's log-odds as bias, or those of the reference implementation."""
     prior: str = "student-t"
     """Prior on all weights; options as in student-t:df=2.2,scale=0.09."""
     sampler: str = "sgnht"
@@ -117,8 +119,8 @@ def build(config: Config, data: "Data") -> "Method":
     from doubly.samplers import SAMPLERS
     from doubly.train import Method
 
-    model = Chain.build(config.model, data=data.width, hidden=config.hidden)
-    proposal = Chain.build_proposal(config.proposal, data=data.width, hidden=config.hidden)
+    model = Chain.build(config.model, data=data.width, hidden=config.hidden, start=config.start)
+    proposal = Chain.build_proposal(config.proposal, data=data.width, hidden=config.hidden, start=config.start)
     if model.layers[0].kind == "binary":
         check_binary(data, f"the data layer {config.model.split(',')[0]!r} draws 0 or 1")
     elif data.kind == "binary":

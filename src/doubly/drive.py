@@ -23,7 +23,6 @@ from doubly.run import Run
 from doubly.train import Method, Record, State, collecting, finished, init, latest_start
 from doubly.train import fit as train_fit
 
-
 # multiplications in a step below which one thread is as fast as two, and not upset by a busy neighbour
 SHARED_WORK = 20_000_000
 
@@ -58,7 +57,7 @@ def fit_config(config: Config, out: str | Path, overwrite: bool = False, quiet: 
     if Path(config.data).is_file():  # so that the run can be opened from anywhere
         config = dataclasses.replace(config, data=str(Path(config.data).resolve()))
     # what is wrong with the settings shows here, before a folder is made
-    method = build(config, load(config.data, seed=config.seed))
+    method = build(config, load(config.data))
     torch.set_num_threads(config.threads or _enough_threads(method, config.draws))
     config = dataclasses.replace(config, threads=torch.get_num_threads())
     return _drive(Run.create(out, config, overwrite), quiet)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from doubly.errors import UserError
-from doubly.layers import LAYERS, Layer, Params
+from doubly.layers import LAYERS, Layer, Params, Start
 from doubly.registry import split
 
 Values = tuple[Tensor, ...]
@@ -57,21 +57,32 @@ class Chain:
                 raise UserError(f"layer {i} takes {layer.n_in} values but {above} {width}: widths must meet")
 
     @classmethod
-    def build(cls, names: str | Sequence[str], *, data: int, hidden: Sequence[int] = (), given: int = 0) -> "Chain":
+    def build(
+        cls,
+        names: str | Sequence[str],
+        *,
+        data: int,
+        hidden: Sequence[int] = (),
+        given: int = 0,
+        start: Start = "glorot",
+    ) -> "Chain":
         """A model: layer types by name (data layer first, one name serves all) and widths from the data upward."""
         widths = [data, *hidden, given]
         if min([data, *hidden]) < 1:
             raise UserError(f"every layer needs at least one unit, got widths {[data, *hidden]}")
         specs = _one_for_each(names, len(widths) - 1)
-        return cls(tuple(LAYERS.make(s, n, m) for s, n, m in zip(specs, widths[1:], widths, strict=False)), given)
+        shapes = zip(specs, widths[1:], widths, strict=False)
+        return cls(tuple(LAYERS.make(spec, n_in, n_out, start=start) for spec, n_in, n_out in shapes), given)
 
     @classmethod
-    def build_proposal(cls, names: str | Sequence[str], *, data: int, hidden: Sequence[int]) -> "Chain":
+    def build_proposal(
+        cls, names: str | Sequence[str], *, data: int, hidden: Sequence[int], start: Start = "glorot"
+    ) -> "Chain":
         """A proposal for that model's hidden layers: the names again from the data upward (x to z1 first)."""
         if not hidden:
             return cls((), data)
         specs = _one_for_each(names, len(hidden))
-        return cls.build(specs[::-1], data=hidden[-1], hidden=hidden[-2::-1], given=data)
+        return cls.build(specs[::-1], data=hidden[-1], hidden=hidden[-2::-1], given=data, start=start)
 
     @property
     def size(self) -> int:

@@ -80,7 +80,7 @@ class Run:
 
     def data(self) -> Data:
         """The data the run was made with."""
-        return load_data(self.config.data, seed=self.config.seed)
+        return load_data(self.config.data)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of the epochs finished."""

@@ -85,10 +85,12 @@ def check_binary(data: Data, why: str) -> None:
 
 
 def is_binary(rows: np.ndarray) -> bool:
+    """Whether all values are 0 or 1."""
     return rows.dtype == bool or bool(((rows == 0) | (rows == 1)).all())
 
 
 def as_kind(rows: np.ndarray, kind: Kind, where: str) -> np.ndarray:
+    """The rows in the type of their kind, uint8 or float32; refused where they do not fit."""
     if kind == "binary":
         if not is_binary(rows):
             at = _first((rows != 0) & (rows != 1))
@@ -103,6 +105,7 @@ def as_kind(rows: np.ndarray, kind: Kind, where: str) -> np.ndarray:
 
 
 def check_finite(rows: np.ndarray, where: str, nan_allowed: bool = False) -> None:
+    """Refuse what is no real number, is infinite, or is missing where that is not allowed."""
     if rows.dtype.kind not in "biuf":
         raise UserError(f"{where} holds values of type {rows.dtype}: expected real numbers (bool, integer or float)")
     if rows.dtype.kind == "f":
@@ -113,6 +116,7 @@ def check_finite(rows: np.ndarray, where: str, nan_allowed: bool = False) -> Non
 
 
 def not_finite(where: str, value: float) -> str:
+    """The message for a value that is missing or infinite."""
     if np.isnan(value):
         return f"{where} is missing (nan): missing values cannot be trained on; drop such rows or fill them first"
     return f"{where} is {value}: only finite numbers can be used; drop such rows or fill them first"

@@ -97,6 +97,7 @@ def _meant(arrays: Mapping[str, np.ndarray], preferred: tuple[str, ...], path: P
 
 
 def table_in(arrays: Mapping[str, np.ndarray], name: str, path: Path) -> Table:
+    """The array of that name as a table: bits unpacked, images made flat."""
     array, where = np.asarray(arrays[name]), f"{name} in {path}"
     if "dim" in arrays:
         array = _unpack(array, int(np.asarray(arrays["dim"]).item()), where)

@@ -14,4 +14,6 @@ def draw(logits: Tensor, rng: torch.Generator, draws: int | None = None) -> Tens
     """0 or 1 with these log-odds; with `draws`, that many of each along a new leading axis."""
     probability = torch.sigmoid(logits.detach())
     shape = probability.shape if draws is None else (draws, *probability.shape)
-    return (torch.rand(shape, generator=rng, dtype=logits.dtype, device=logits.device) < probability).to(logits.dtype)
+    uniform = torch.rand(shape, generator=rng, dtype=logits.dtype, device=logits.device)
+    # exactly 0 comes up once in 2^24: left alone it would draw what is impossible, with an enormous weight
+    return (uniform.clamp_(min=2**-25) < probability).to(logits.dtype)

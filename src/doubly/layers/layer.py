@@ -3,13 +3,16 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
+from doubly.errors import UserError
+
 Params = dict[str, Tensor]
 Kind = Literal["binary", "real"]
+Start = Literal["glorot", "reference"]
 
 
 class Drawn(NamedTuple):
@@ -28,7 +31,13 @@ class Layer(ABC):
 
     n_in: int
     n_out: int
+    start: Start = "glorot"
+    """Weights to start from: Glorot's, or those of the reference implementation, smaller by n_in."""
     kind: ClassVar[Kind]
+
+    def __post_init__(self) -> None:
+        if self.start not in get_args(Start):
+            raise UserError(f"start must be one of {', '.join(get_args(Start))}, got {self.start!r}")
 
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:
@@ -50,11 +59,18 @@ class Layer(ABC):
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         """E[value_i | given, and those entries of `value` that come before i where the layer is autoregressive]."""
 
+    def weights(self, rng: torch.Generator, n_out: int, n_in: int) -> Tensor:
+        """Uniform weights in ±sqrt(6 / (n_in + n_out)) (Glorot & Bengio 2010), as a matrix (n_out, n_in)."""
+        bound = math.sqrt(6 / max(n_in + n_out, 1))
+        if self.start == "reference":
+            bound /= max(n_in, 1)
+        return (2 * torch.rand(n_out, n_in, generator=rng, device=rng.device) - 1) * bound
 
-def glorot(rng: torch.Generator, n_out: int, n_in: int) -> Tensor:
-    """Uniform weights of Glorot & Bengio (2010), as a matrix (n_out, n_in)."""
-    bound = math.sqrt(6 / max(n_in + n_out, 1))
-    return (2 * torch.rand(n_out, n_in, generator=rng, device=rng.device) - 1) * bound
+    def bias(self, rng: torch.Generator, mean: Tensor | None, reference: float) -> Tensor:
+        """Log-odds to start from: the data's where they are known, else zero; `reference` is the reference's."""
+        if self.start == "reference":
+            return torch.full((self.n_out,), reference, device=rng.device)
+        return torch.zeros(self.n_out, device=rng.device) if mean is None else log_odds(mean)
 
 
 def log_odds(mean: Tensor) -> Tensor:

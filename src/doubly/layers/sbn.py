@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from doubly.kernels import bernoulli
-from doubly.layers.layer import Drawn, Layer, Params, glorot, log_odds
+from doubly.layers.layer import Drawn, Layer, Params
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,7 @@ class SBN(Layer):
         return {"W": (self.n_out, self.n_in), "b": (self.n_out,)}
 
     def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Params:
-        bias = torch.zeros(self.n_out, device=rng.device) if mean is None else log_odds(mean)
-        return {"W": glorot(rng, self.n_out, self.n_in), "b": bias}
+        return {"W": self.weights(rng, self.n_out, self.n_in), "b": self.bias(rng, mean, reference=-1.0)}
 
     def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return bernoulli.log_prob(self._logits(params, given), value)
@@ -35,7 +34,7 @@ class SBN(Layer):
         return Drawn(value, bernoulli.log_prob(logits, value))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        return torch.sigmoid(self._logits(params, given)).expand_as(value)
+        return torch.broadcast_tensors(torch.sigmoid(self._logits(params, given)), value)[0]
 
     def _logits(self, params: Params, given: Tensor) -> Tensor:
         return F.linear(given, params["W"], params["b"])

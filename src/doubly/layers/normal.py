@@ -1,0 +1,40 @@
+"""The standard normal top layer."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from doubly.errors import UserError
+from doubly.kernels import gaussian
+from doubly.layers.layer import Drawn, Layer, Params
+
+
+@dataclass(frozen=True)
+class Normal(Layer):
+    """Standard normal: independent N(0, 1) values, without parameters, for the top of a model."""
+
+    kind = "real"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.n_in:
+            raise UserError(f"a normal layer takes nothing, got {self.n_in} values: it can only be the top of a model")
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
+    def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Params:
+        return {}
+
+    def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        zero = value.new_zeros(())
+        return gaussian.log_prob(zero, zero, value)
+
+    def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
+        zeros = given.new_zeros(*given.shape[:-1], self.n_out)
+        value = gaussian.draw(zeros, zeros, rng, draws)
+        return Drawn(value, self.log_prob(params, value, given))
+
+    def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return torch.zeros_like(value)
