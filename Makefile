@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN ?= runs/digits
 # what `make run` fits; shorten it with FIT="--epochs 4 --collect 2"
-FIT ?= --hidden 100 --epochs 150 --collect 50 --keep 5
+FIT ?= --hidden 100 --step 0.02 --phi-step 1e-3 --epochs 100 --collect 40 --keep 5
 
 .PHONY: setup run test check bench docs
 
