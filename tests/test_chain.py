@@ -1,5 +1,6 @@
 """Whole chains are distributions: joints sum to one, samples follow them, and their weights are one vector."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -13,22 +14,17 @@ from doubly.model import Values, nothing
 from test_layers import BINARY, assert_same_law, bits, random_params
 
 HIDDEN = [(3,), (2, 2), ()]
-each_chain = pytest.mark.parametrize(
-    "chain",
-    [
-        pytest.param(Chain.build(n, data=4, hidden=h), id=f"{n}-4{''.join(f'-{w}' for w in h)}")
-        for n in BINARY
-        for h in HIDDEN
-    ],
-)
-each_proposal = pytest.mark.parametrize(
-    "chain",
-    [
-        pytest.param(Chain.build_proposal(n, data=4, hidden=h), id=f"{n}-4{''.join(f'-{w}' for w in h)}")
-        for n in BINARY
-        for h in HIDDEN[:2]
-    ],
-)
+
+
+def over(build: Callable[..., Chain], depths: list[tuple[int, ...]]) -> pytest.MarkDecorator:
+    """A test over chains of every binary layer, of these depths."""
+    kinds = [(name, hidden) for name in BINARY for hidden in depths]
+    names = ["-".join([name, "4", *map(str, hidden)]) for name, hidden in kinds]
+    return pytest.mark.parametrize("chain", [build(name, data=4, hidden=hidden) for name, hidden in kinds], ids=names)
+
+
+each_chain = over(Chain.build, HIDDEN)
+each_proposal = over(Chain.build_proposal, HIDDEN[:2])
 
 
 def weights(chain: Chain, seed: int = 0) -> Tensor:

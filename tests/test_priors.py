@@ -21,7 +21,7 @@ REFERENCE: dict[str, tuple[tuple[str, ...], Callable]] = {
 EACH = [
     pytest.param(
         PRIORS[name](**{option: value * factor for option, value in options(PRIORS[name]).items()}),
-        id=f"{name}×{factor}",
+        id=f"{name}-times-{factor}",
     )
     for name in PRIORS
     for factor in (1, 1.7)

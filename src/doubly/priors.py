@@ -91,8 +91,8 @@ class Flat(Prior):
 
 def _check_positive(**values: float) -> None:
     for name, value in values.items():
-        if not value > 0:
-            raise UserError(f"a prior's {name} must be positive, got {value}")
+        if not 0 < value < math.inf:
+            raise UserError(f"a prior's {name} must be positive and finite, got {value}")
 
 
 PRIORS = Registry("prior", student_t=StudentT, normal=Normal, laplace=Laplace, flat=Flat)

@@ -8,6 +8,8 @@ import ast
 import dataclasses
 import importlib.util
 import inspect
+import sys
+import typing
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +42,16 @@ class Registry(dict[str, Any]):
         >>> PRIORS.make("student-t:scale=0.2")
         StudentT(df=2.2, scale=0.2)
         """
-        member, options = self.read(spec)
-        known = {field.name for field in dataclasses.fields(member)}
-        for option in options:
-            if option not in known - {"n_in", "n_out"}:
-                choices = ", ".join(sorted(known - {"n_in", "n_out"})) or "none"
-                raise UserError(f"{self.noun} {spec!r} has no option {option!r}; its options are: {choices}")
-        return member(*args, **{name: value for name, value in shared.items() if name in known} | options)
+        member, given = self.read(spec)
+        if not (isinstance(member, type) and dataclasses.is_dataclass(member)):
+            raise UserError(f"{self.noun} {spec!r} must be a dataclass: its fields are its options")
+        known, open_to_choice = {field.name for field in dataclasses.fields(member)}, options(member)
+        for name, value in given.items():
+            if name not in open_to_choice:
+                choices = ", ".join(sorted(open_to_choice)) or "none"
+                raise UserError(f"{self.noun} {spec!r} has no option {name!r}; its options are: {choices}")
+            given[name] = _fitting(value, typing.get_type_hints(member)[name], f"{name} of {self.noun} {spec!r}")
+        return member(*args, **{name: value for name, value in shared.items() if name in known} | given)
 
     def read(self, spec: str) -> tuple[Any, dict[str, Any]]:
         """The member that a spec names, and its options, without building it."""
@@ -99,6 +104,18 @@ def _option(text: str, spec: str) -> tuple[str, Any]:
         return name, value
 
 
+def _fitting(value: Any, hint: Any, what: str) -> Any:
+    """The value, if it is what the annotation of its field asks for."""
+    kinds = [kind for kind in typing.get_args(hint) or (hint,) if isinstance(kind, type)]
+    if float in kinds and type(value) is int:
+        return float(value)
+    if typing.get_origin(hint) is typing.Literal or type(value) in kinds:
+        return value
+    if not kinds or any(typing.get_origin(kind) for kind in kinds):
+        return value  # an annotation too rich to check here: the member checks it
+    raise UserError(f"{what} must be {' or '.join(kind.__name__ for kind in kinds)}, got {value!r}")
+
+
 def _from_file(path: Path, name: str, noun: str) -> Any:
     if not path.is_file():
         raise UserError(f"{noun} {path}:{name}: there is no file {path}")
@@ -106,7 +123,11 @@ def _from_file(path: Path, name: str, noun: str) -> Any:
     assert module_spec is not None
     assert module_spec.loader is not None
     module = importlib.util.module_from_spec(module_spec)
-    module_spec.loader.exec_module(module)
+    sys.modules.setdefault(path.stem, module)  # dataclasses look their module up there
+    try:
+        module_spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file does wrong is the user's to mend
+        raise UserError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
     if not hasattr(module, name):
         raise UserError(f"{path} has no class or function {name!r}")
     return getattr(module, name)

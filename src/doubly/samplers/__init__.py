@@ -2,9 +2,24 @@
 
 from doubly.registry import Registry
 from doubly.samplers.adam import Adam
+from doubly.samplers.psgld import PSGLD
 from doubly.samplers.sampler import Sampler
-from doubly.samplers.sgnht import SGNHT
+from doubly.samplers.sgd import SGD
+from doubly.samplers.sghmc import SGHMC
+from doubly.samplers.sgld import SGLD
+from doubly.samplers.sgnht import SGNHT, ScalarSGNHT
+from doubly.samplers.sgnht_split import SplitSGNHT
 
-SAMPLERS = Registry("sampler", sgnht=SGNHT, adam=Adam)
+SAMPLERS = Registry(
+    "sampler",
+    sgnht=SGNHT,
+    sgnht_split=SplitSGNHT,
+    sgnht_scalar=ScalarSGNHT,
+    sghmc=SGHMC,
+    sgld=SGLD,
+    psgld=PSGLD,
+    adam=Adam,
+    sgd=SGD,
+)
 
-__all__ = ["SAMPLERS", "SGNHT", "Adam", "Sampler"]
+__all__ = ["PSGLD", "SAMPLERS", "SGD", "SGHMC", "SGLD", "SGNHT", "Adam", "Sampler", "ScalarSGNHT", "SplitSGNHT"]

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from doubly.errors import UserError
 from doubly.samplers.sampler import Sampler
 
 
@@ -28,7 +29,12 @@ class Adam(Sampler):
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-10
+    noisy = False
     state_type = AdamState
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.beta1 < 1 and 0 <= self.beta2 < 1):
+            raise UserError(f"beta1 and beta2 must lie in [0, 1), got {self.beta1} and {self.beta2}")
 
     def eta(self, step: float, n_data: int) -> float:
         return step  # Adam's move does not depend on the scale of the gradient

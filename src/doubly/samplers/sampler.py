@@ -5,16 +5,21 @@ a sum over n_data rows. A sampler holds its settings and no state: what moves is
 whose first field is theta, so that a checkpoint is these fields and nothing else.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from doubly.errors import UserError
+
 
 class Sampler(ABC):
     """Moves theta through its posterior; an optimiser is a sampler without noise."""
 
+    noisy: ClassVar[bool] = True
+    """Whether it samples; if not, it climbs to a mode."""
     state_type: ClassVar[type]
     """The NamedTuple that holds what moves; its first field is theta."""
 
@@ -35,10 +40,33 @@ class Sampler(ABC):
         """Use the gradient of the log posterior at state.theta; the new state.theta is the next sample."""
 
     def stats(self, state: Any, eta: float) -> dict[str, Tensor]:
-        """Numbers worth watching, such as the kinetic temperature (1 when all is well)."""
+        """Numbers worth watching, such as the kinetic temperature (near 1 when all is well)."""
         return {}
 
 
 def noise(like: Tensor, rng: torch.Generator) -> Tensor:
     """Standard normal, of the shape and type of `like`."""
     return torch.randn(like.shape, generator=rng, dtype=like.dtype, device=like.device)
+
+
+def rescaled(u: Tensor, old_eta: float, eta: float) -> Tensor:
+    """Momentum brought from one eta to another with its kinetic temperature kept."""
+    return u if eta == old_eta else u * math.sqrt(eta / old_eta)
+
+
+def check_friction(friction: float) -> None:
+    """Friction is the part of the momentum that a step takes away."""
+    if not 0 < friction < 1:
+        raise UserError(f"friction must lie between 0 and 1, got {friction}")
+
+
+def check_temperature(temperature: float) -> None:
+    """1 is the posterior itself; lower is colder, more peaked."""
+    if not temperature > 0:
+        raise UserError(f"temperature must be positive, got {temperature}")
+
+
+def check_rate(rate: float) -> None:
+    """How quickly a thermostat answers."""
+    if not rate > 0:
+        raise UserError(f"rate must be positive, got {rate}")
