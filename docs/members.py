@@ -11,7 +11,7 @@ def page() -> str:
     """Every member of every registry, in tables."""
     lines = ["# What there is to choose from", "", "Made from the registries by `make docs`.", ""]
     for title, members in catalogue().items():
-        if title == "versions":
+        if title in ("kernels", "versions"):
             continue
         lines += [f"## {title.capitalize()}", "", "| name | what it is | options |", "|---|---|---|"]
         for name, entry in members.items():

@@ -11,7 +11,7 @@ from doubly import LAYERS, Chain, UserError
 from doubly.inference import log_marginal
 from doubly.layers import SBN
 from doubly.model import Values, nothing
-from test_layers import BINARY, assert_same_law, bits, random_params
+from exact import BINARY, assert_same_law, bits, random_params
 
 HIDDEN = [(3,), (2, 2), ()]
 

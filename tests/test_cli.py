@@ -1,12 +1,14 @@
 """The command line: what it prints, what it refuses, and that it starts at once."""
 
 import json
+import math
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
+import doubly
 from doubly import cli
 from doubly.config import PRESETS, Config
 
@@ -116,6 +118,75 @@ def test_a_run_without_samples_says_what_can_be_asked_for(capsys, tmp_path):
     assert "--of last" in capsys.readouterr().err
     cli.main(["evaluate", folder, "--of", "last", "--draws", "3", "--refit", "1"])
     assert "last of the weights" in capsys.readouterr().out
+
+
+# the models of the paper's tables, at a tenth of their widths; and mixtures
+CHAINS = [
+    ("sbn", "sbn", ["8"]),
+    ("sbn", "sbn", ["8", "8"]),
+    ("sbn", "sbn", ["8", "6", "5", "4"]),
+    ("darn", "nade", ["8"]),
+    ("nade", "nade", ["8"]),
+    ("nade:width=20", "sbn", []),
+    ("darn:order=reversed", "sbn", []),
+    ("mlp:widths=10-10,normal", "gaussian:widths=10-10", ["5"]),
+    ("mlp:widths=9", "sbn", ["6"]),
+    ("nade,sbn", "sbn", ["6"]),
+    ("sbn,darn,nade", "nade,sbn", ["6", "5"]),
+    ("sbn,gaussian:widths=4,normal", "gaussian:widths=4", ["3", "2"]),
+]
+
+
+@pytest.mark.parametrize(("model", "proposal", "hidden"), CHAINS)
+def test_every_chain_can_be_named_fitted_scored_and_sampled(model, proposal, hidden, capsys, tmp_path):
+    folder = str(tmp_path / "run")
+    args = ["--data", "bars", "--epochs", "2", "--collect", "1", "--theta-steps", "1", "--out", folder]
+    cli.main(["fit", "--model", model, "--proposal", proposal, "--hidden", *hidden, *args])
+    capsys.readouterr()
+    cli.main(["evaluate", folder, "--draws", "10", "--refit", "1", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert -16 < found["log_likelihood"] < found["truth"]
+    cli.main(["sample", folder, "-n", "3", "--out", str(tmp_path / "rows.npz")])
+    assert np.load(tmp_path / "rows.npz")["rows"].shape == (3, 16)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (
+            ["--model", "sbn,normal", "--proposal", "sbn"],
+            "hidden layer 1 is real in the model but binary in the proposal",
+        ),
+        (["--model", "gaussian"], "draws real numbers, but the data are 0 or 1"),
+        (["--model", "normal,sbn"], "can only be the top of a model"),
+        (["--model", "sbn,nade", "--proposal", "sbn,nade"], "2 layer types (sbn, nade) for 1 layers"),
+    ],
+)
+def test_layers_that_do_not_meet_are_one_line(args, said, capsys, tmp_path):
+    line = refused(capsys, "fit", "--data", "bars", "--hidden", "3", *args, "--out", str(tmp_path / "run"))
+    assert said in line
+
+
+def test_real_data_are_learnt_by_a_gaussian_layer(tmp_path):
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(3, 0.5, (300, 4)))
+    run = doubly.fit(
+        tmp_path / "run",
+        data=str(tmp_path / "rows.npy"),
+        model="gaussian:widths=8,normal",
+        proposal="gaussian:widths=8",
+        hidden=(2,),
+        step=0.05,
+        epochs=60,
+        collect=10,
+        quiet=True,
+    )
+    x = run.data().test
+    truth = (-(((x - 3) / 0.5) ** 2) / 2 - math.log(0.5 * math.sqrt(2 * math.pi))).sum(1)
+    lost = truth - run.posterior().log_likelihood(x, draws=200)
+    stderr = lost.std() / math.sqrt(len(lost))
+    # 8 numbers (means and spreads) learnt from 240 rows cost 8 / 480 = 0.02 nats; the 80 weights of the perceptron at
+    # most 80 / 480 = 0.17
+    assert -3 * stderr < lost.mean() < 0.17 + 3 * stderr
 
 
 def test_an_output_that_cannot_be_is_one_line_and_writes_nothing(finished, capsys, tmp_path):

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from doubly import Chain, UserError
 from doubly.inference import NAIS, Estimate, Wanted, log_marginal
-from test_layers import bits
+from exact import bits
 
 HIDDEN = [(3,), (2, 2)]
 X = bits(4)[[3, 10, 13]]  # three different rows; every estimate is a mean over them

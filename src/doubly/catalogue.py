@@ -10,6 +10,7 @@ from doubly import __version__
 from doubly.config import PRESETS
 from doubly.data import DATASETS
 from doubly.inference import ESTIMATORS, OBJECTIVES
+from doubly.kernels import choose
 from doubly.layers import LAYERS
 from doubly.priors import PRIORS
 from doubly.registry import Registry, describe, options
@@ -35,7 +36,8 @@ def catalogue() -> dict[str, Any]:
     }
     found["presets"] = {name: {"about": about, "options": fields} for name, (about, fields) in PRESETS.items()}
     versions = {"doubly": __version__, "torch": torch.__version__, "numpy": numpy.__version__}
-    return found | {"versions": versions | {"python": platform.python_version()}}
+    kernels = {name: str(value) for name, value in choose.in_use().items()}
+    return found | {"kernels": kernels, "versions": versions | {"python": platform.python_version()}}
 
 
 def table() -> str:

@@ -1,19 +1,97 @@
 """Bernoulli variables by their log-odds."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from doubly.kernels import choose
+from doubly.kernels.noise import NO_KEY, key
+from doubly.kernels.rows import as_arrays, as_rows, broadcast
 
 
 def log_prob(logits: Tensor, value: Tensor) -> Tensor:
     """sum_i value_i logits_i - softplus(logits_i) over the last axis; finite for any finite logits."""
-    return (value * logits + F.logsigmoid(-logits)).sum(-1)
+    return (fused_log_prob if choose.fused(logits, fixed=(value,)) else plain_log_prob)(logits, value)
 
 
 def draw(logits: Tensor, rng: torch.Generator, draws: int | None = None) -> Tensor:
     """0 or 1 with these log-odds; with `draws`, that many of each along a new leading axis."""
+    return (fused_draw if choose.fused(logits) else plain_draw)(logits, rng, draws)
+
+
+def draw_with_log_prob(logits: Tensor, rng: torch.Generator, draws: int | None = None) -> tuple[Tensor, Tensor]:
+    """What `draw` gives, and its `log_prob`, in one go."""
+    if choose.fused(logits):
+        return fused_draw_with_log_prob(logits, rng, draws)
+    value = plain_draw(logits, rng, draws)
+    return value, plain_log_prob(logits, value)
+
+
+def plain_log_prob(logits: Tensor, value: Tensor) -> Tensor:
+    return (value * logits + F.logsigmoid(-logits)).sum(-1)
+
+
+def plain_draw(logits: Tensor, rng: torch.Generator, draws: int | None = None) -> Tensor:
     probability = torch.sigmoid(logits.detach())
     shape = probability.shape if draws is None else (draws, *probability.shape)
     uniform = torch.rand(shape, generator=rng, dtype=logits.dtype, device=logits.device)
     # exactly 0 comes up once in 2^24: left alone it would draw what is impossible, with an enormous weight
     return (uniform.clamp_(min=2**-25) < probability).to(logits.dtype)
+
+
+def fused_log_prob(logits: Tensor, value: Tensor) -> Tensor:
+    return _fused(logits, value, None, broadcast(logits.shape, value.shape))
+
+
+def fused_draw(logits: Tensor, rng: torch.Generator, draws: int | None = None) -> Tensor:
+    value = _to_be_drawn(logits, draws)
+    rows = as_rows(logits, value.shape), as_rows(value, value.shape)
+    choose.loops().bernoulli_draw(*as_arrays(*rows), *key(rng))
+    return value
+
+
+def fused_draw_with_log_prob(logits: Tensor, rng: torch.Generator, draws: int | None = None) -> tuple[Tensor, Tensor]:
+    value = _to_be_drawn(logits, draws)
+    return value, _fused(logits, value, rng, value.shape)
+
+
+def _to_be_drawn(logits: Tensor, draws: int | None) -> Tensor:
+    return logits.new_empty(logits.shape if draws is None else (draws, *logits.shape))
+
+
+def _fused(logits: Tensor, value: Tensor, rng: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
+    """log_prob; with a generator, the value is drawn first, into the tensor that is given."""
+    rows = as_rows(logits, shape), as_rows(value, shape)
+    log_prob = _LogProb.apply(*rows, rng) if choose.wants_grad(logits) else _run(*rows, rng, keep=False)[0]
+    return log_prob.view(shape[:-1])
+
+
+def _run(logits: Tensor, value: Tensor, rng: torch.Generator | None, keep: bool) -> tuple[Tensor, Tensor]:
+    """log_prob and residual value - sigmoid(logits), the latter where it is to be kept, of rows that wrap around."""
+    n = max(len(logits), len(value))
+    log_prob, residual = value.new_empty(n), value.new_empty(n if keep else 0, logits.shape[1])
+    drawn = rng is not None, *(NO_KEY if rng is None else key(rng))
+    choose.loops().bernoulli(*as_arrays(logits, value), *drawn, *as_arrays(log_prob, residual))
+    return log_prob, residual
+
+
+class _LogProb(torch.autograd.Function):
+    """The forward pass gives the residual too, with which the backward pass is a multiplication."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, value: Tensor, rng: torch.Generator | None) -> Tensor:
+        log_prob, residual = _run(logits, value, rng, keep=True)
+        ctx.n_logits = len(logits)
+        ctx.save_for_backward(residual)
+        return log_prob
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (residual,) = ctx.saved_tensors
+        out = residual.new_empty(ctx.n_logits, residual.shape[1])
+        choose.loops().weighted_sum(*as_arrays(grad.contiguous(), residual, out))
+        return out, None, None

@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from doubly.kernels.noise import normal
+
 
 def log_prob(mu: Tensor, log_sigma: Tensor, value: Tensor) -> Tensor:
     """sum_i -((value_i - mu_i) / sigma_i)^2 / 2 - log sigma_i - log(2 pi) / 2 over the last axis."""
@@ -15,5 +17,4 @@ def log_prob(mu: Tensor, log_sigma: Tensor, value: Tensor) -> Tensor:
 def draw(mu: Tensor, log_sigma: Tensor, rng: torch.Generator, draws: int | None = None) -> Tensor:
     """mu + sigma noise; with `draws`, that many of each along a new leading axis."""
     shape = mu.shape if draws is None else (draws, *mu.shape)
-    noise = torch.randn(shape, generator=rng, dtype=mu.dtype, device=mu.device)
-    return mu + torch.exp(log_sigma) * noise
+    return mu + torch.exp(log_sigma) * normal(shape, rng, mu.dtype)

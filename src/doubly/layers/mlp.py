@@ -82,9 +82,7 @@ class MLP(Perceptron):
         return bernoulli.log_prob(self._heads(params, given)[0], value)
 
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
-        logits = self._heads(params, given)[0]
-        value = bernoulli.draw(logits, rng, draws)
-        return Drawn(value, bernoulli.log_prob(logits, value))
+        return Drawn(*bernoulli.draw_with_log_prob(self._heads(params, given)[0], rng, draws))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return torch.broadcast_tensors(torch.sigmoid(self._heads(params, given)[0]), value)[0]

@@ -29,9 +29,7 @@ class SBN(Layer):
         return bernoulli.log_prob(self._logits(params, given), value)
 
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
-        logits = self._logits(params, given)
-        value = bernoulli.draw(logits, rng, draws)
-        return Drawn(value, bernoulli.log_prob(logits, value))
+        return Drawn(*bernoulli.draw_with_log_prob(self._logits(params, given), rng, draws))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return torch.broadcast_tensors(torch.sigmoid(self._logits(params, given)), value)[0]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from doubly.errors import UserError
+from doubly.kernels.noise import normal
 
 
 class Sampler(ABC):
@@ -46,7 +47,7 @@ class Sampler(ABC):
 
 def noise(like: Tensor, rng: torch.Generator) -> Tensor:
     """Standard normal, of the shape and type of `like`."""
-    return torch.randn(like.shape, generator=rng, dtype=like.dtype, device=like.device)
+    return normal(like.shape, rng, like.dtype)
 
 
 def rescaled(u: Tensor, old_eta: float, eta: float) -> Tensor:

@@ -1,0 +1,92 @@
+"""Which kernels run: the plain ones of PyTorch, anywhere and in any precision, or the fused ones of Numba.
+
+The environment variable DOUBLY_KERNELS decides: 0 takes the plain ones, 1 the fused ones or an error; without it, the
+fused ones wherever they can be used, that is for float32 on a CPU with Numba installed.
+"""
+
+import contextlib
+import functools
+import importlib
+import os
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from doubly.errors import UserError
+
+VARIABLE = "DOUBLY_KERNELS"
+
+
+def fused(*tensors: Tensor, fixed: tuple[Tensor, ...] = ()) -> bool:
+    """Whether the fused kernel runs on these tensors; to the `fixed` ones it can give no gradient."""
+    wish = os.environ.get(VARIABLE, "")
+    if wish not in ("", "0", "1"):
+        raise UserError(f"{VARIABLE} must be 0 (plain), 1 (fused) or unset (choose), got {wish!r}")
+    if wish == "0":
+        return False
+    obstacle = _obstacle(*tensors, *fixed)
+    if obstacle is None and wants_grad(*fixed):
+        obstacle = "a gradient is wanted of a value, which only the plain kernels give"
+    if obstacle is not None and wish == "1":
+        raise UserError(f"{VARIABLE}=1 asks for the fused kernels, but {obstacle}: set it to 0, or not at all")
+    return obstacle is None
+
+
+def wants_grad(*tensors: Tensor) -> bool:
+    """Whether autograd is watching any of these."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def loops() -> ModuleType:
+    """The compiled loops, set to run on as many threads as PyTorch does."""
+    numba = _numba()
+    # the number belongs to the calling thread, so it cannot be set once and for all
+    numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
+    return importlib.import_module("doubly.kernels.loops")
+
+
+def in_use() -> dict[str, Any]:
+    """Whether fused kernels are on, and what they run on, for people to look at."""
+    numba = _numba()
+    return {
+        "fused": numba is not None and os.environ.get(VARIABLE) != "0",
+        "numba": numba and numba.__version__,
+        "threading_layer": numba and numba.config.THREADING_LAYER,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _obstacle(*tensors: Tensor) -> str | None:
+    for tensor in tensors:
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            return f"they need float32 on a CPU, not {tensor.dtype} on {tensor.device}"
+    if _numba() is None:
+        return "Numba cannot be imported"
+    if _home() != os.getpid():
+        return "this process was forked from one that has used them, which OpenMP does not survive"
+    return None
+
+
+@functools.cache
+def _numba() -> Any:
+    """Numba, loaded when it is first asked for and after PyTorch, so that they share one OpenMP and its threads."""
+    try:
+        numba: Any = importlib.import_module("numba")
+    except ImportError:
+        return None
+    with contextlib.suppress(ImportError):  # without OpenMP its own choice of layer will do, with threads of its own
+        importlib.import_module("numba.np.ufunc.omppool")
+        numba.config.THREADING_LAYER = "omp"
+    threads = torch.get_num_threads()
+    numba.set_num_threads(1)  # starts Numba's threads, and thereby sets the number of OpenMP's, which is PyTorch's
+    torch.set_num_threads(threads)
+    _home()
+    return numba
+
+
+@functools.cache
+def _home() -> int:
+    """The process in which Numba started its threads."""
+    return os.getpid()

@@ -1,0 +1,507 @@
+"""The compiled loops behind the fused kernels: Numba, float32, parallel over rows with the OpenMP layer.
+
+Imported only when a fused kernel runs, for Numba takes a while to load. All loops stand in this one file because the
+disk cache of Numba looks at the file of the outermost function only: a helper elsewhere could change unnoticed.
+
+Every value is worked out by one thread, or summed over parts whose bounds depend on the sizes alone, so the number of
+threads changes nothing. `fastmath` is confined to flags under which NaN and infinity stay what they are.
+"""
+
+import sys
+from typing import Any
+
+import numpy as np
+from numba import njit, prange
+from numba.core import event
+from numpy import float32, int32, uint32, uint64
+
+# without the numpy error model a division may raise, and a loop that may be left early is not vectorised
+_exact = njit(forceinline=True, error_model="numpy", fastmath={"contract"})
+# reductions are vectorised only where the order of a sum is free
+_row = njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
+_inlined = njit(forceinline=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
+_kernel = njit(parallel=True, cache=True, error_model="numpy")
+
+ZERO, ONE = float32(0), float32(1)
+LOG2_E = float32(1.4426950408889634)
+LOG_2 = float32(0.6931471805599453)
+
+
+# Functions of one number, written so that LLVM turns a loop over them into vector code. The polynomials are minimax
+# fits (Remez) of the functions and on the intervals named.
+
+
+@_exact
+def exp2(x):
+    """2^x to 1 ulp or so, and 2^-126 or 2^126 beyond these; NaN stays NaN."""
+    x = min(max(x, float32(-126)), float32(126))
+    shifted = x + float32(3 * 2**22)  # rounds to a whole number, which is left in the low bits
+    f = x - (shifted - float32(3 * 2**22))
+    p = float32(0.00132647291)  # (2^f - 1) / f on |f| <= 1/2, so that whole numbers come out exactly
+    p = p * f + float32(0.00967151264)
+    p = p * f + float32(0.05550733737)
+    p = p * f + float32(0.2402224209)
+    p = p * f + float32(0.6931469776)
+    p = p * f + ONE
+    return int32(float32(p).view(int32) + (float32(shifted).view(int32) << 23)).view(float32)
+
+
+@_exact
+def log(x):
+    """The natural logarithm of a positive normal number, to about 1 ulp."""
+    bits = float32(x).view(int32)
+    exponent = int32((bits - int32(0x3F3504F3)) >> 23)  # counted from sqrt(1/2)
+    t = int32(bits - (exponent << 23)).view(float32) - ONE
+    q = float32(0.09226649455)  # (log(1 + t) - t) / t^2 on sqrt(1/2) <= 1 + t <= sqrt(2)
+    q = q * t + float32(-0.1435230143)
+    q = q * t + float32(0.1477500808)
+    q = q * t + float32(-0.1656202093)
+    q = q * t + float32(0.1997445981)
+    q = q * t + float32(-0.2500205851)
+    q = q * t + float32(0.3333364268)
+    q = q * t + float32(-0.4999999256)
+    return float32(exponent) * LOG_2 + (t * t * q + t)
+
+
+@_exact
+def sigmoid(x):
+    """1 / (1 + e^-x)."""
+    return ONE / (ONE + exp2(x * -LOG2_E))
+
+
+# Random numbers, counter-based: each is a function of a key and of its place, whichever thread comes to it.
+
+LANES = 16  # counters worked on side by side
+BLOCK = 4 * LANES
+
+
+@_exact
+def philox(position, row, key_low, key_high):
+    """Philox4x32-10 (Salmon et al. 2011): four random words for each counter (position, row) and key."""
+    a, b, c, d = uint32(position), uint32(row), uint32(uint64(row) >> uint64(32)), uint32(0)
+    for _ in range(10):
+        p, q = uint64(0xD2511F53) * uint64(a), uint64(0xCD9E8D57) * uint64(c)
+        a, b, c, d = uint32(q >> uint64(32)) ^ b ^ key_low, uint32(q), uint32(p >> uint64(32)) ^ d ^ key_high, uint32(p)
+        key_low, key_high = uint32(key_low + uint32(0x9E3779B9)), uint32(key_high + uint32(0xBB67AE85))
+    return a, b, c, d
+
+
+@_row
+def random_words(n, row, key_low, key_high):
+    """At least n random words, the same for each (row, key)."""
+    words = np.empty(((n + BLOCK - 1) // BLOCK, 4, LANES), uint32)
+    for block in range(words.shape[0]):
+        for lane in range(LANES):
+            a, b, c, d = philox(block * LANES + lane, row, key_low, key_high)
+            words[block, 0, lane] = a
+            words[block, 1, lane] = b
+            words[block, 2, lane] = c
+            words[block, 3, lane] = d
+    return words.reshape(words.size)
+
+
+@_exact
+def lower_half(word):
+    """A uniform number in (0, 1/2], as fine towards 0 as the word allows and never 0 itself; one bit is left over."""
+    return float32(int32(word >> uint32(1))) * float32(2.0**-32) + float32(2.0**-33)
+
+
+@_row
+def logistic_noise(n, row, key_low, key_high):
+    """At least n draws of log(u / (1 - u)): a logit that exceeds its draw gives a 1 with the right probability."""
+    words = random_words(n, row, key_low, key_high)
+    noise = np.empty(words.shape[0], float32)
+    for i in range(words.shape[0]):
+        u = lower_half(words[i])
+        below = log(u) - log(ONE - u)
+        noise[i] = below if words[i] & uint32(1) else -below
+    return noise
+
+
+NORMALS = 1024  # made at a time, from as many words
+
+
+@_row
+def normal_row(out, row, key_low, key_high):
+    """Standard normals by Box and Muller: sqrt(-2 log u) times the cosine and the sine of a random angle."""
+    words = random_words(NORMALS, row, key_low, key_high)
+    half = NORMALS // 2
+    lengths, angles, first, second = words[:half], words[half:], out[:half], out[half:]
+    for i in range(half):
+        length = np.sqrt(float32(-2) * log(float32(2) * lower_half(lengths[i])))
+        # 30 bits give an angle within 1/8 turn of the first axis, one turns it by 1/2, one swaps the axes
+        t = float32(int32(uint32(angles[i] << uint32(2)))) * float32(2.0**-32)
+        s = t * t
+        cosine = float32(0.0009036317031)  # cos(t pi/2) in t^2
+        cosine = cosine * s + float32(-0.02086007132)
+        cosine = cosine * s + float32(0.2536692039)
+        cosine = cosine * s + float32(-1.233700541)
+        cosine = cosine * s + ONE
+        sine = float32(-0.004602176989)  # sin(t pi/2) / t in t^2
+        sine = sine * s + float32(0.07968022806)
+        sine = sine * s + float32(-0.6459634786)
+        sine = sine * s + float32(1.570796322)
+        turned = -length if angles[i] & uint32(0x80000000) else length
+        along, across = turned * cosine, turned * (sine * t)
+        swapped = angles[i] & uint32(0x40000000)
+        first[i] = across if swapped else along
+        second[i] = along if swapped else across
+
+
+@_kernel
+def normal(out, key_low, key_high):
+    """Fill a vector with standard normals."""
+    n = out.shape[0]
+    for part in prange((n + NORMALS - 1) // NORMALS):
+        start = part * NORMALS
+        if start + NORMALS <= n:
+            normal_row(out[start : start + NORMALS], part, key_low, key_high)
+        else:
+            last = np.empty(NORMALS, float32)
+            normal_row(last, part, key_low, key_high)
+            out[start:] = last[: n - start]
+
+
+# Bernoulli variables.
+
+# factors between 1 and 2 that can be multiplied before a float32 overflows, with a little to spare
+FACTORS = 112
+
+
+def _scorer(keep: bool) -> Any:
+    @_row
+    def score(logits, value, residual):
+        """sum_i value_i l_i - softplus(l_i); with `keep`, residual_i = value_i - sigmoid(l_i) comes with it.
+
+        softplus(l) = max(l, 0) + log(1 + e^-|l|), and of the last, products are taken before the logarithm.
+        """
+        total = 0.0
+        for start in range(0, logits.shape[0], FACTORS):
+            end = start + FACTORS
+            logit, x, r = logits[start:end], value[start:end], residual[start:end]
+            product, linear = ONE, ZERO
+            for i in range(logit.shape[0]):
+                e = exp2(abs(logit[i]) * -LOG2_E)
+                product *= ONE + e
+                linear += x[i] * logit[i] - max(logit[i], ZERO)
+                if keep:
+                    r[i] = x[i] - (ONE if logit[i] >= ZERO else e) / (ONE + e)
+            total += linear - np.log(product)
+        return float32(total)
+
+    return score
+
+
+score_row, score_row_and_keep = _scorer(False), _scorer(True)
+
+
+@_row
+def draw_row(logits, value, row, key_low, key_high):
+    """0 or 1 with these log-odds. The rarer of the two is drawn, so that its probability is exact however small."""
+    words = random_words(logits.shape[0], row, key_low, key_high)
+    for i in range(logits.shape[0]):
+        e = exp2(abs(logits[i]) * -LOG2_E)
+        # the rarer comes with probability e / (1 + e) <= 1/2; the uniform number is from the lower half only
+        rarer = lower_half(words[i]) * (ONE + e) < float32(0.5) * e
+        value[i] = ONE if (logits[i] >= ZERO) != rarer else ZERO
+
+
+@_kernel
+def bernoulli(logits, value, drawing, key_low, key_high, log_prob, residual):
+    """Draw `value` where asked, then score it. Row k goes with row k of the results, wrapping around."""
+    keep = residual.shape[0] > 0
+    for row in prange(log_prob.shape[0]):
+        logit, x = logits[row % logits.shape[0]], value[row % value.shape[0]]
+        if drawing:
+            draw_row(logit, x, row, key_low, key_high)
+        if keep:
+            log_prob[row] = score_row_and_keep(logit, x, residual[row])
+        else:
+            log_prob[row] = score_row(logit, x, x)
+
+
+@_kernel
+def bernoulli_draw(logits, value, key_low, key_high):
+    """The values that `bernoulli` draws, without their score."""
+    for row in prange(value.shape[0]):
+        draw_row(logits[row % logits.shape[0]], value[row], row, key_low, key_high)
+
+
+COLUMNS = 128  # a task: few rows of many columns, and many rows of few, both make enough of them
+
+
+@_kernel
+def weighted_sum(weight, residual, out):
+    """out[k] = sum of weight[row] residual[row] over the rows that wrap around to k."""
+    n, width = out.shape
+    parts = (width + COLUMNS - 1) // COLUMNS
+    for task in prange(n * parts):
+        k, start = task // parts, task % parts * COLUMNS
+        total = out[k, start : start + COLUMNS]
+        total[:] = ZERO
+        for row in range(k, residual.shape[0], n):
+            term, w = residual[row, start : start + COLUMNS], weight[row]
+            for j in range(total.shape[0]):
+                total[j] += w * term[j]
+
+
+# Conditional NADE: the hidden layer is sigmoid(a), where a starts at c and W_i is added wherever x_i is 1.
+#
+# It is held as e = exp(-a), so that such a step is one multiplication by exp(-W_i), and sigmoid(a) = 1 / (1 + e).
+# Should e leave the range in which this is exact, or x_i be neither 0 nor 1, the rows are done again with a itself
+# ("exact").
+
+ROWS = 8  # rows that go through the outputs side by side, so that V and W are fetched once for all of them
+TILES = 8  # tiles of rows whose weight gradients are summed by one thread
+LARGEST = float32(80)  # weights beyond this have no exponential that float32 can hold with room to spare
+LOW, HIGH = int32((127 - 100) << 23), int32((127 + 100) << 23)  # 2^-100 and 2^100, as bits
+
+
+@_row
+def exponentials(W, i, sign, out):
+    """exp(sign W_i), and NaN, which sets the alarm off, for what is too large."""
+    for j in range(W.shape[1]):
+        power = exp2(W[i, j] * sign * LOG2_E)
+        out[i, j] = power if abs(W[i, j]) < LARGEST else float32(np.nan)
+
+
+@_row
+def start(state, hidden, t, exact):
+    """The hidden layer of one row from its state; False where the state is out of range."""
+    low, high = HIGH, LOW
+    for j in range(state.shape[1]):
+        e = exp2(state[t, j] * -LOG2_E) if exact else state[t, j]
+        hidden[t, j] = ONE / (ONE + e)
+        low, high = min(low, float32(e).view(int32)), max(high, float32(e).view(int32))
+    return exact or (low >= LOW and high <= HIGH)
+
+
+@_row
+def step(state, hidden, t, factors, i):
+    """exp(-a) times exp(-W_i); False where that is out of range."""
+    low, high = HIGH, LOW
+    for j in range(state.shape[1]):
+        e = float32(state[t, j] * factors[i, j])
+        state[t, j] = e
+        hidden[t, j] = ONE / (ONE + e)
+        low, high = min(low, e.view(int32)), max(high, e.view(int32))
+    return low >= LOW and high <= HIGH
+
+
+@_row
+def exact_step(state, hidden, t, W, i, x):
+    """a + x W_i."""
+    for j in range(state.shape[1]):
+        a = state[t, j] + x * W[i, j]
+        state[t, j] = a
+        hidden[t, j] = sigmoid(a)
+
+
+@_inlined
+def four_products(V, i, hidden, t):
+    """V_i . hidden of four rows, V_i being read once."""
+    p = q = r = s = ZERO
+    for j in range(V.shape[1]):
+        v = V[i, j]
+        p += v * hidden[t, j]
+        q += v * hidden[t + 1, j]
+        r += v * hidden[t + 2, j]
+        s += v * hidden[t + 3, j]
+    return p, q, r, s
+
+
+@_row
+def sweep(first, count, c, r, W, factors, V, value, noise, logits, state, hidden, exact):
+    """Go through the outputs of `count` rows: fill `logits` and, where there is noise, `value`. False: out of range."""
+    drawing = noise.shape[0] > 0
+    rows = np.empty(ROWS, np.int64)
+    hidden[:] = ZERO
+    for t in range(count):
+        rows[t] = (first + t) % value.shape[0]
+        logits[first + t] = r[(first + t) % r.shape[0]]
+        for j in range(c.shape[1]):
+            a = c[(first + t) % c.shape[0], j]
+            state[t, j] = a if exact else exp2(a * -LOG2_E)
+        if not start(state, hidden, t, exact):
+            return False
+    products = np.empty(ROWS, float32)
+    for i in range(V.shape[0]):
+        for t in range(0, count, 4):
+            products[t], products[t + 1], products[t + 2], products[t + 3] = four_products(V, i, hidden, t)
+        for t in range(count):
+            logit = logits[first + t, i] + products[t]
+            logits[first + t, i] = logit
+            if drawing:
+                value[rows[t], i] = ONE if logit > noise[t, i] else ZERO
+            x = value[rows[t], i]
+            if x != ZERO:
+                if exact:
+                    exact_step(state, hidden, t, W, i, x)
+                elif x != ONE or not step(state, hidden, t, factors, i):
+                    return False
+    return True
+
+
+@_kernel
+def nade(c, r, W, V, value, drawing, key_low, key_high, log_prob, logits, residual, end, exact):
+    """Draw `value` where asked, then score it. c, r and value wrap around: row k goes with row k of the results.
+
+    `logits` is always filled; `residual`, the state at the `end` and whether it is `exact` are kept for the gradient.
+    """
+    n, width = log_prob.shape[0], V.shape[0]
+    keep = residual.shape[0] > 0
+    factors = np.empty_like(W)
+    for i in prange(width):
+        exponentials(W, i, -ONE, factors)
+    for tile in prange((n + ROWS - 1) // ROWS):
+        first = tile * ROWS
+        count = min(ROWS, n - first)
+        noise = np.empty((ROWS if drawing else 0, width), float32)
+        if drawing:
+            for t in range(count):
+                noise[t] = logistic_noise(width, first + t, key_low, key_high)[:width]
+        state, hidden = np.empty((ROWS, V.shape[1]), float32), np.empty((ROWS, V.shape[1]), float32)
+        exact[tile] = not sweep(first, count, c, r, W, factors, V, value, noise, logits, state, hidden, False)
+        if exact[tile]:
+            sweep(first, count, c, r, W, factors, V, value, noise, logits, state, hidden, True)
+        for t in range(count):
+            row = first + t
+            x = value[row % value.shape[0]]
+            if keep:
+                log_prob[row] = score_row_and_keep(logits[row], x, residual[row])
+                end[row] = state[t]
+            else:
+                log_prob[row] = score_row(logits[row], x, x)
+
+
+@_row
+def segment(out, weight, row, V, low, high):
+    """sum_i weight_i V_i over low <= i < high, four at a time so that the sum is not written so often."""
+    for j in range(out.shape[0]):
+        out[j] = ZERO
+    four = low + (high - low) // 4 * 4
+    for i in range(low, four, 4):
+        p, q, r, s = weight[row, i], weight[row, i + 1], weight[row, i + 2], weight[row, i + 3]
+        for j in range(out.shape[0]):
+            out[j] += p * V[i, j] + q * V[i + 1, j] + r * V[i + 2, j] + s * V[i + 3, j]
+    for i in range(four, high):
+        p = weight[row, i]
+        for j in range(out.shape[0]):
+            out[j] += p * V[i, j]
+
+
+@_row
+def collect(carry, t, total, hidden):
+    """What reaches a, through the derivative of the sigmoid."""
+    for j in range(total.shape[0]):
+        carry[t, j] += total[j] * hidden[t, j] * (ONE - hidden[t, j])
+
+
+@_row
+def add_scaled(out, i, scale, source, t):
+    """out_i + scale source_t."""
+    for j in range(out.shape[1]):
+        out[i, j] += scale * source[t, j]
+
+
+@_row
+def add_four_scaled(out, i, scale, source, t):
+    """out_i + sum of scale_k source_k for four rows from t."""
+    p, q, r, s = scale[t], scale[t + 1], scale[t + 2], scale[t + 3]
+    for j in range(out.shape[1]):
+        out[i, j] += p * source[t, j] + q * source[t + 1, j] + r * source[t + 2, j] + s * source[t + 3, j]
+
+
+@_row
+def sweep_back(first, count, W, factors, V, value, weight, end, exact, grad_c, grad_W, grad_V):
+    """From the last output to the first, undoing the steps of the hidden layer, so that no state need be stored.
+
+    The hidden layer is constant between two ones of x; what such a stretch of outputs sends back to it is collected
+    when its first end is reached, and carried on to all that came before.
+    """
+    width, n_hidden = V.shape
+    rows, upper = np.empty(ROWS, np.int64), np.empty(ROWS, np.int64)
+    state, hidden = np.empty((ROWS, n_hidden), float32), np.zeros((ROWS, n_hidden), float32)
+    carry, total, weights = np.zeros((ROWS, n_hidden), float32), np.empty(n_hidden, float32), np.zeros(ROWS, float32)
+    for t in range(count):
+        rows[t], upper[t] = (first + t) % value.shape[0], width
+        state[t] = end[first + t]
+        start(state, hidden, t, exact)
+    for i in range(width - 1, -1, -1):
+        for t in range(count):
+            x = value[rows[t], i]
+            if x != ZERO:
+                segment(total, weight, first + t, V, i + 1, upper[t])
+                upper[t] = i + 1
+                collect(carry, t, total, hidden)
+                add_scaled(grad_W, i, x, carry, t)
+                if exact:
+                    exact_step(state, hidden, t, W, i, -x)
+                else:
+                    step(state, hidden, t, factors, i)
+            weights[t] = weight[first + t, i]
+        for t in range(0, count, 4):
+            add_four_scaled(grad_V, i, weights, hidden, t)
+    for t in range(count):
+        segment(total, weight, first + t, V, 0, upper[t])
+        collect(carry, t, total, hidden)
+        grad_c[first + t] = carry[t]
+
+
+@_kernel
+def nade_backward(W, V, value, weight, end, exact, grad_c, grad_W, grad_V):
+    """Gradients of sum_k weight_k logits_k, the weights being constants; those of c one for each row."""
+    n, (width, n_hidden) = weight.shape[0], V.shape
+    tiles = (n + ROWS - 1) // ROWS
+    parts = (tiles + TILES - 1) // TILES
+    factors = np.empty_like(W)
+    for i in prange(width):
+        exponentials(W, i, ONE, factors)
+    part_W, part_V = np.empty((parts, width, n_hidden), float32), np.empty((parts, width, n_hidden), float32)
+    for part in prange(parts):
+        part_W[part], part_V[part] = ZERO, ZERO
+        for tile in range(part * tiles // parts, (part + 1) * tiles // parts):
+            first = tile * ROWS
+            count = min(ROWS, n - first)
+            mine_W, mine_V = part_W[part], part_V[part]
+            sweep_back(first, count, W, factors, V, value, weight, end, exact[tile], grad_c, mine_W, mine_V)
+    for i in prange(width):
+        grad_W[i], grad_V[i] = ZERO, ZERO
+        for part in range(parts):
+            grad_W[i] += part_W[part, i]
+            grad_V[i] += part_V[part, i]
+
+
+# DARN.
+
+
+@_kernel
+def darn_draw(r, columns, value, key_low, key_high):
+    """x_i = 1 with log-odds r_i + sum_j<i W_ij x_j. Column i of W is added to the logits only where x_i is 1."""
+    width = value.shape[1]
+    for row in prange(value.shape[0]):
+        noise = logistic_noise(width, row, key_low, key_high)
+        logits = r[row % r.shape[0]].copy()
+        for i in range(width):
+            drawn = logits[i] > noise[i]
+            value[row, i] = ONE if drawn else ZERO
+            if drawn:
+                for j in range(i + 1, width):
+                    logits[j] += columns[i, j]
+
+
+class _Announcement(event.Listener):
+    """Says, once, that kernels are being compiled: the first run on a machine would else seem to hang."""
+
+    said = False
+
+    def on_start(self, compiling: Any) -> None:
+        if not self.said and compiling.data["dispatcher"].py_func.__module__ == __name__:
+            self.said = True
+            print("doubly: compiling the fused kernels, once on this machine …", file=sys.stderr, flush=True)
+
+    def on_end(self, compiling: Any) -> None:
+        pass
+
+
+event.register("numba:compile", _Announcement())

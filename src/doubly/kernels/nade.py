@@ -1,0 +1,179 @@
+"""Conditional NADE: binary values, each predicted by a hidden layer that has seen those before it.
+
+p(x_i = 1 | x_<i) = sigmoid(V_i . sigmoid(c + sum_j<i x_j W_j) + r_i)
+
+c (..., H) is where the hidden layer starts and r (..., D) the bias of the outputs, both with what is given in them. W
+and V are (D, H): row j of W is what x_j = 1 adds, row i of V what output i reads. The axes in front broadcast: value
+(B, D) may be shared by draws of c and r, (S, B, ·), as may c (H,) and r (D,) by values (S, B, D).
+"""
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+from doubly.kernels import bernoulli, choose
+from doubly.kernels.noise import NO_KEY, key
+from doubly.kernels.rows import as_arrays, as_rows, broadcast
+
+
+def log_prob(c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor) -> Tensor:
+    """log p(value)."""
+    return (fused_log_prob if choose.fused(c, r, W, V, fixed=(value,)) else plain_log_prob)(c, r, W, V, value)
+
+
+def draw(
+    c: Tensor, r: Tensor, W: Tensor, V: Tensor, rng: torch.Generator, draws: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """A value and its log_prob; with `draws`, that many of each along a new leading axis."""
+    return (fused_draw if choose.fused(c, r, W, V) else plain_draw)(c, r, W, V, rng, draws)
+
+
+def logits(c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor) -> Tensor:
+    """The log-odds of each x_i = 1 given the entries of the value before it."""
+    if choose.wants_grad(c, r, W, V) or not choose.fused(c, r, W, V, fixed=(value,)):
+        return plain_logits(c, r, W, V, value)
+    return fused_logits(c, r, W, V, value)
+
+
+def plain_log_prob(c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor) -> Tensor:
+    return bernoulli.plain_log_prob(plain_logits(c, r, W, V, value), value)
+
+
+def plain_logits(c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor) -> Tensor:
+    a = c.expand(*_shape(c, r, value)[:-1], -1)
+    # autograd would keep a hidden layer for each output; it keeps one for each block, and makes the others again
+    size = max(1, math.isqrt(len(V)))
+    blocks, keeping = [], choose.wants_grad(c, r, W, V, value)
+    for block in zip(W.split(size), V.split(size), value.split(size, -1), strict=True):
+        if keeping:
+            a, part = checkpoint(_outputs, a, *block, use_reentrant=False, preserve_rng_state=False)
+        else:
+            a, part = _outputs(a, *block)
+        blocks.append(part)
+    return torch.cat(blocks, -1) + r
+
+
+def _outputs(a: Tensor, W: Tensor, V: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """V_i . sigmoid(a) for some outputs, and the `a` after them."""
+    outputs = []
+    for w, v, x in zip(W, V, value.unbind(-1), strict=True):
+        outputs.append(torch.sigmoid(a) @ v)
+        a = a + x.unsqueeze(-1) * w
+    return a, torch.stack(outputs, -1)
+
+
+def plain_draw(
+    c: Tensor, r: Tensor, W: Tensor, V: Tensor, rng: torch.Generator, draws: int | None = None
+) -> tuple[Tensor, Tensor]:
+    value = torch.empty(_drawn_shape(c, r, draws), dtype=c.dtype, device=c.device)
+    conditional = torch.empty_like(value)
+    with torch.no_grad():
+        a = c.expand(*value.shape[:-1], -1)
+        for i, (w, v) in enumerate(zip(W, V, strict=True)):
+            conditional[..., i] = torch.sigmoid(a) @ v + r[..., i]
+            value[..., i] = bernoulli.plain_draw(conditional[..., i], rng)
+            a = a + value[..., i, None] * w
+    if choose.wants_grad(c, r, W, V):
+        return value, plain_log_prob(c, r, W, V, value)
+    return value, bernoulli.plain_log_prob(conditional, value)
+
+
+def fused_log_prob(c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor) -> Tensor:
+    return _fused(c, r, W, V, value, None, _shape(c, r, value))[0]
+
+
+def fused_logits(c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor) -> Tensor:
+    return _fused(c, r, W, V, value, None, _shape(c, r, value))[1]
+
+
+def fused_draw(
+    c: Tensor, r: Tensor, W: Tensor, V: Tensor, rng: torch.Generator, draws: int | None = None
+) -> tuple[Tensor, Tensor]:
+    value = torch.empty(_drawn_shape(c, r, draws), dtype=c.dtype, device=c.device)
+    return value, _fused(c, r, W, V, value, rng, tuple(value.shape))[0]
+
+
+def _shape(c: Tensor, r: Tensor, value: Tensor) -> tuple[int, ...]:
+    return *broadcast(c.shape[:-1], r.shape[:-1], value.shape[:-1]), r.shape[-1]
+
+
+def _drawn_shape(c: Tensor, r: Tensor, draws: int | None) -> tuple[int, ...]:
+    shape = *broadcast(c.shape[:-1], r.shape[:-1]), r.shape[-1]
+    return shape if draws is None else (draws, *shape)
+
+
+def _fused(
+    c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor, rng: torch.Generator | None, shape: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """log_prob and logits; with a generator, the value is drawn first, into the tensor that is given."""
+    width = c.shape[-1]
+    if value.shape[-1] != shape[-1] or W.shape != (shape[-1], width) or V.shape != (shape[-1], width):
+        raise ValueError(
+            f"W {tuple(W.shape)} and V {tuple(V.shape)} must be (outputs, hidden units), as the last axes of r "
+            f"{tuple(r.shape)}, value {tuple(value.shape)} and c {tuple(c.shape)} say"
+        )
+    rows = as_rows(c, (*shape[:-1], width)), as_rows(r, shape), W.contiguous(), V.contiguous(), as_rows(value, shape)
+    n = math.prod(shape[:-1])
+    if choose.wants_grad(c, r, W, V):
+        log_prob, conditional = _LogProb.apply(*rows, rng, n)
+    else:
+        log_prob, conditional = _run(*rows, rng, n, keep=False)[:2]
+    return log_prob.view(shape[:-1]), conditional.view(shape)
+
+
+class _Run(NamedTuple):
+    """Of n rows: log_prob, logits and, where they are kept, value - sigmoid(logits) and the hidden layer at the end.
+
+    `exact` belongs to the latter: how each tile of rows has it.
+    """
+
+    log_prob: Tensor
+    logits: Tensor
+    residual: Tensor
+    end: Tensor
+    exact: Tensor
+
+
+def _run(
+    c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor, rng: torch.Generator | None, n: int, keep: bool
+) -> _Run:
+    loops = choose.loops()
+    kept, (width, n_hidden) = n if keep else 0, V.shape
+    residual, end = c.new_empty(kept, width), c.new_empty(kept, n_hidden)
+    exact = torch.empty(math.ceil(n / loops.ROWS), dtype=torch.bool)
+    run = _Run(c.new_empty(n), c.new_empty(n, width), residual, end, exact)
+    drawn = rng is not None, *(NO_KEY if rng is None else key(rng))
+    loops.nade(*as_arrays(c, r, W, V, value), *drawn, *as_arrays(*run))
+    return run
+
+
+class _LogProb(torch.autograd.Function):
+    """The gradient needs no hidden layer but the last: the steps that led to it are undone one by one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor, rng: torch.Generator | None, n: int
+    ) -> tuple[Tensor, Tensor]:
+        run = _run(c, r, W, V, value, rng, n, keep=True)
+        ctx.n_c, ctx.n_r = len(c), len(r)
+        ctx.save_for_backward(W, V, value, run.residual, run.end, run.exact)
+        ctx.mark_non_differentiable(run.logits)
+        return run.log_prob, run.logits
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+        W, V, value, residual, end, exact = ctx.saved_tensors
+        weight = residual * grad.unsqueeze(-1)
+        grad_c, grad_W, grad_V = torch.empty_like(end), torch.empty_like(W), torch.empty_like(V)
+        choose.loops().nade_backward(*as_arrays(W, V, value, weight, end, exact, grad_c, grad_W, grad_V))
+        return _summed(grad_c, ctx.n_c), _summed(weight, ctx.n_r), grad_W, grad_V, None, None, None
+
+
+def _summed(rows: Tensor, n: int) -> Tensor:
+    """The rows that wrap around to each of n, added up."""
+    return rows if len(rows) == n else rows.view(-1, n, rows.shape[1]).sum(0)

@@ -1,0 +1,33 @@
+"""Batches as rows: the compiled loops see matrices only."""
+
+import math
+
+import numpy as np
+from torch import Tensor
+
+
+def as_rows(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A matrix whose rows, counted around and around, are those of the tensor broadcast to `shape`.
+
+    Row k of the broadcast batch is row k % n of the n that are given back: draws share what they have in common.
+
+    >>> import torch
+    >>> as_rows(torch.zeros(100, 784), (5, 100, 784)).shape, as_rows(torch.zeros(784), (5, 100, 784)).shape
+    (torch.Size([100, 784]), torch.Size([1, 784]))
+    """
+    own = tuple(tensor.shape)
+    while len(own) > 1 and own[0] == 1:
+        own = own[1:]
+    if own != tuple(shape[len(shape) - len(own) :]):  # what repeats is not at the front, so it has to be written out
+        tensor, own = tensor.expand(shape), tuple(shape)
+    return tensor.reshape(math.prod(own[:-1]), own[-1]).contiguous()
+
+
+def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that these have together. (PyTorch's own takes as long as a small kernel.)"""
+    return np.broadcast_shapes(*shapes)
+
+
+def as_arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
+    """The same memory, as NumPy sees it."""
+    return tuple(tensor.detach().numpy() for tensor in tensors)
