@@ -29,6 +29,7 @@ def method(n_visible: int = 4, hidden: tuple[int, ...] = (3,), **fields) -> Meth
         "sampler": SGNHT(),
         "estimator": NAIS(),
         "optimiser": Adam(),
+        "refitter": NAIS(),
         "batch": 10,
         "theta_steps": 1,
         "valid_draws": 2,
@@ -100,34 +101,28 @@ def test_posterior_mean_and_spread_are_those_of_the_grid():
 
 
 def test_a_fit_on_bars_reaches_the_entropy_of_the_data():
-    """The density that was learnt is within d/(2 N) nats and an allowance of the one that made the data."""
+    """The density that was learnt is within d/(2 N) nats of the one that made the data.
+
+    A chain may settle where two bars share a unit (two seeds in ten did), so that as in practice the best of some is
+    taken, by validation.
+    """
     data = load("bars")
-    chosen = config.build(
-        config.from_dict(
-            {
-                "hidden": (16,),
-                "step": 0.2,
-                "theta_steps": 5,
-                "prior": "normal:scale=3",
-                "phi_step": 1e-2,
-                "epochs": 50,
-                "collect": 15,
-                "valid_draws": 20,
-                "data": "bars",
-            }
-        ),
-        data,
-    )
-    train, test = torch.as_tensor(data.train), torch.as_tensor(data.test)
-    state, _, _ = run(chosen, train, torch.as_tensor(data.valid))
+    train, valid, test = (torch.as_tensor(rows) for rows in (data.train, data.valid, data.test))
+    fits = []
+    for seed in range(3):
+        settings = {"hidden": (32,), "step": 0.2, "theta_steps": 5, "phi_step": 1e-2, "prior": "normal:scale=3"}
+        protocol = {"data": "bars", "epochs": 40, "collect": 12, "valid_draws": 20, "seed": seed}
+        chosen = config.build(config.from_dict(settings | protocol), data)
+        state, records, _ = run(chosen, train, valid)
+        fits.append((records[-1].valid, chosen, state))
+    _, chosen, state = max(fits, key=lambda fit: fit[0])
     theta = state.mean.float()
     phi = refit(chosen, theta, state.phi.theta, train, passes=20)
     assert data.log_density is not None
     lost = data.log_density(data.test) - score_rows(chosen, theta, phi, test, draws=500).log_likelihood.double().numpy()
     stderr = lost.std() / math.sqrt(len(lost))
-    # learning d weights from N rows costs d / (2 N) = 288 / 4000 = 0.072 nats; as much again for L_500 being a bound,
-    # for one run of the chain not having found every bar's best place, and for its noise
-    assert -3 * stderr < lost.mean() < 2 * 0.072 + 3 * stderr
+    # d = 32 * 16 + 16 + 32 = 560 weights learnt from N = 2000 rows cost at most d / (2 N) = 0.14 nats
+    assert -3 * stderr < lost.mean() < 0.14 + 3 * stderr
 
 
 def test_collecting_starts_when_validation_has_not_risen_for_patience_epochs():

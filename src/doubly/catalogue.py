@@ -15,6 +15,7 @@ from doubly.layers import LAYERS
 from doubly.priors import PRIORS
 from doubly.registry import Registry, describe, options
 from doubly.samplers import SAMPLERS
+from doubly.schedules import SCHEDULES
 
 REGISTRIES: dict[str, Registry] = {
     "layers": LAYERS,
@@ -22,6 +23,7 @@ REGISTRIES: dict[str, Registry] = {
     "priors": PRIORS,
     "estimators": ESTIMATORS,
     "objectives": OBJECTIVES,
+    "schedules": SCHEDULES,
     "datasets": DATASETS,
 }
 

@@ -37,6 +37,12 @@ class Config:
     """The sampler's step for the mean log-likelihood of a row (the paper's gamma, per-batch learning rate)."""
     friction: float = 0.1
     """Momentum lost in each step (the paper's a)."""
+    schedule: str = "constant"
+    """How the step changes: constant, polynomial:power=0.55,offset=10 or cosine:cycle=20."""
+    warmup: int = 0
+    """Epochs of Adam towards a mode before sampling starts."""
+    warmup_step: float = 1e-3
+    """Adam's step in these."""
     estimator: str = "nais"
     """How the hidden variables are drawn for the gradient."""
     draws: int = 5
@@ -45,6 +51,8 @@ class Config:
     """What the proposal climbs."""
     phi_step: float = 3e-4
     """Adam's step for the proposal."""
+    phi_prior: str = "flat"
+    """Prior on the proposal's weights; normal:scale=1 is what the reference implementation has."""
     batch: int = 100
     """Rows in a mini-batch."""
     theta_steps: int = 10
@@ -53,6 +61,8 @@ class Config:
     """Steps of the proposal after each step of the sampler."""
     resample: bool = False
     """Draw the hidden variables afresh between the two updates, as the paper does; costs about as much again."""
+    phi_first: bool = False
+    """Move the proposal before the weights in each step, as the reference implementation does."""
     valid_draws: int = 100
     """Draws for the validation log-likelihood after each epoch."""
     patience: int = 10
@@ -85,8 +95,44 @@ class Config:
             raise UserError(f"checkpoint_epochs must be at least 1, got {self.checkpoint_epochs}")
 
 
+_OPTIMISED = {"sampler": "adam", "step": 1e-3, "phi_step": 1e-3, "prior": "flat", "theta_steps": 1}
+_VAE = {
+    "model": "mlp:widths=200-200,normal",
+    "proposal": "gaussian:widths=200-200",
+    "hidden": (50,),
+    "objective": "iwae",
+}
+
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "dsgnht-nais": ("the paper's method: thermostat, importance sampling, inclusive KL", {"resample": True}),
+    "dsgnht-nais-faithful": (
+        "the same with the settings of the authors' released code, where they differ from the paper's",
+        {
+            "resample": True,
+            "phi_first": True,
+            "phi_prior": "normal:scale=1",
+            "start": "reference",
+            "prior": "student-t:scale=0.0953471",
+            "step": 0.02,
+        },
+    ),
+    "dsgnht-gibbs": ("the thermostat with persistent Gibbs chains for the hidden variables", {"estimator": "gibbs"}),
+    "dsgnht-vae": (
+        "the thermostat on a variational autoencoder, its proposal by the IWAE bound",
+        _VAE | {"step": 0.001},
+    ),
+    "rws": (
+        "reweighted wake-sleep: Adam on the same gradients, proposal by wake and sleep",
+        _OPTIMISED | {"objective": "wake-sleep"},
+    ),
+    "wake-sleep": ("wake-sleep: one draw, proposal by sleep", _OPTIMISED | {"draws": 1, "objective": "sleep"}),
+    "nvil": (
+        "neural variational inference and learning: one draw, learnt baseline",
+        _OPTIMISED | {"draws": 1, "objective": "nvil"},
+    ),
+    "vimco": ("VIMCO: the multi-sample bound by score functions", _OPTIMISED | {"objective": "vimco"}),
+    "vae": ("variational autoencoder: one draw, reparameterised", _OPTIMISED | _VAE | {"draws": 1}),
+    "iwae": ("importance weighted autoencoder: the multi-sample bound, reparameterised", _OPTIMISED | _VAE),
 }
 
 
@@ -113,10 +159,11 @@ def preset(name: str, **overrides: Any) -> Config:
 def build(config: Config, data: "Data") -> "Method":
     """The objects that the settings name, checked against each other and against the data."""
     from doubly.data import check_binary
-    from doubly.inference import ESTIMATORS, OBJECTIVES
+    from doubly.inference import ESTIMATORS, NAIS, OBJECTIVES, Wake
     from doubly.model import Chain
     from doubly.priors import PRIORS
-    from doubly.samplers import SAMPLERS
+    from doubly.samplers import SAMPLERS, Adam
+    from doubly.schedules import SCHEDULES
     from doubly.train import Method
 
     model = Chain.build(config.model, data=data.width, hidden=config.hidden, start=config.start)
@@ -133,12 +180,19 @@ def build(config: Config, data: "Data") -> "Method":
     settings = {field.name: getattr(config, field.name) for field in dataclasses.fields(Config)}
     fixed = {field.name for field in dataclasses.fields(Method)} & set(settings)
     objective = OBJECTIVES.make(config.objective)
+    estimator = ESTIMATORS.make(config.estimator, draws=config.draws, objective=objective)
+    estimator.check(model, proposal)
+    # an objective that takes several draws apart, or learns from them as it goes, is no help where nothing moves
+    refitter = NAIS(max(config.draws, 5), objective if objective.pathwise else Wake())
     return Method(
-        **{name: settings[name] for name in fixed - {"model", "proposal", "prior", "sampler", "estimator"}},
+        **{name: settings[name] for name in fixed if not isinstance(settings[name], str)},
         model=model,
         proposal=proposal,
         prior=PRIORS.make(config.prior),
         sampler=SAMPLERS.make(config.sampler, friction=config.friction),
-        estimator=ESTIMATORS.make(config.estimator, draws=config.draws, objective=objective),
-        optimiser=SAMPLERS.make("adam"),
+        estimator=estimator,
+        optimiser=Adam(),
+        refitter=refitter,
+        schedule=SCHEDULES.make(config.schedule),
+        phi_prior=PRIORS.make(config.phi_prior),
     )

@@ -50,13 +50,16 @@ def refit(
     if not method.proposal.layers:
         return phi
     rng = generator(train.device, method.seed, "refit")
+    memory = method.refitter.init(method.model, len(train), rng)
     state = method.optimiser.init(phi, rng)
     for done in range(passes):
         eta = method.optimiser.eta(method.phi_step, len(train)) * (1 - done / passes)
         for index in torch.randperm(len(train), generator=rng, device=train.device).split(method.batch):
             state = method.optimiser.ask(state, eta, rng)
             x = train[index].float()
-            found = method.estimator(method.model, theta, method.proposal, state.theta, x, index, {}, rng, wanted="phi")
+            chains = method.model, theta, method.proposal, state.theta
+            found = method.refitter(*chains, x, index, memory, rng, wanted="phi")
+            memory = found.memory
             state = method.optimiser.tell(state, found.phi_grad, eta, rng)
         progress(done + 1, passes)
     return state.theta

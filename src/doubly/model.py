@@ -116,12 +116,18 @@ class Chain:
             log_prob = log_prob + layer.log_prob(params, value, above)
         return log_prob
 
-    def draw(self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int | None = None) -> ChainDraw:
-        """Draw all the values; `draws` of each given make a new leading axis."""
+    def draw(
+        self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int | None = None, pathwise: bool = False
+    ) -> ChainDraw:
+        """Draw all the values; `draws` of each given make a new leading axis.
+
+        With `pathwise`, the values carry the gradient with respect to theta, if every layer is reparameterised.
+        """
         values: Values = ()
         log_prob = given.new_zeros((1,) * (draws is not None) + given.shape[:-1])
         for layer, params in zip(reversed(self.layers), reversed(self.unflatten(theta)), strict=True):
-            given, term = layer.draw(params, given, rng, None if values else draws)
+            draw = layer.draw_pathwise if pathwise else layer.draw
+            given, term = draw(params, given, rng, None if values else draws)
             values, log_prob = (given, *values), log_prob + term
         return ChainDraw(values, log_prob)
 

@@ -28,7 +28,7 @@ from doubly.data import Data
 from doubly.data import load as load_data
 from doubly.errors import UserError
 from doubly.posterior import Posterior
-from doubly.train import Method, State
+from doubly.train import Method, State, mover
 
 OURS = ("config.json", "metrics.jsonl", "checkpoint", "posterior", "evaluations", "figures", "report.html", "lock")
 
@@ -205,7 +205,8 @@ def _unflatten(tensors: dict[str, Tensor], numbers: dict[str, Any], method: Meth
     def group(prefix: str) -> dict[str, Any]:
         return {name: everything.pop(f"{prefix}.{name}") for name in _names(everything, prefix)}
 
-    theta, phi = method.sampler.state_type(**group("theta")), method.optimiser.state_type(**group("phi"))
+    sampler = mover(method, numbers["epoch"]).sampler
+    theta, phi = sampler.state_type(**group("theta")), method.optimiser.state_type(**group("phi"))
     return State(theta=theta, phi=phi, memory=group("memory"), rng=rng, **everything)
 
 

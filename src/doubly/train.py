@@ -7,7 +7,7 @@ mini-batch, so that whoever drives it can stop anywhere, save the state, and go 
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -16,8 +16,9 @@ from torch import Tensor
 from doubly.errors import Diverged, UserError
 from doubly.inference import Estimate, Estimator, Memory, Wanted, log_marginal
 from doubly.model import Chain
-from doubly.priors import Prior
-from doubly.samplers import Sampler
+from doubly.priors import Flat, Prior
+from doubly.samplers import Adam, Sampler
+from doubly.schedules import Constant, Schedule
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,19 @@ class Method:
     sampler: Sampler
     estimator: Estimator
     optimiser: Sampler
+    refitter: Estimator
+    """What fits a copy of the proposal to weights that stand still."""
+    schedule: Schedule = field(default_factory=Constant)
+    phi_prior: Prior = field(default_factory=Flat)
     step: float = 0.005
     phi_step: float = 3e-4
     batch: int = 100
     theta_steps: int = 10
     phi_steps: int = 1
     resample: bool = False
+    phi_first: bool = False
+    warmup: int = 0
+    warmup_step: float = 1e-3
     valid_draws: int = 100
     patience: int = 10
     min_epochs: int = 10
@@ -44,13 +52,13 @@ class Method:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("step", "phi_step"):
+        for name in ("step", "phi_step", "warmup_step"):
             if not getattr(self, name) > 0:
                 raise UserError(f"{name} must be positive, got {getattr(self, name)}")
         for name in ("batch", "theta_steps", "valid_draws", "epochs"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("phi_steps", "patience", "min_epochs", "collect"):
+        for name in ("phi_steps", "patience", "min_epochs", "collect", "warmup"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
 
@@ -110,7 +118,7 @@ def init(method: Method, x: Tensor) -> State:
     theta = method.model.init(rng, x.float().mean(0))
     phi = method.proposal.init(rng)
     return State(
-        theta=method.sampler.init(theta, rng),
+        theta=mover(method, 0).sampler.init(theta, rng),
         phi=method.optimiser.init(phi, rng),
         memory=method.estimator.init(method.model, len(x), rng),
         rng=rng,
@@ -120,26 +128,52 @@ def init(method: Method, x: Tensor) -> State:
     )
 
 
+class Mover(NamedTuple):
+    """What moves the weights at some time, and by which step."""
+
+    sampler: Sampler
+    step: float
+
+
+def mover(method: Method, time: float) -> Mover:
+    """After `time` epochs: Adam while warming up, then the sampler with its step as scheduled."""
+    if time < method.warmup:
+        return Mover(Adam(), method.warmup_step)
+    return Mover(method.sampler, method.step * method.schedule(time - method.warmup))
+
+
 def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) -> State:
     """Move theta, then phi, on one mini-batch x, whose rows stand at `index` in the training data."""
     theta, phi, memory, rng = state.theta, state.phi, state.memory, state.rng
-    eta = method.sampler.eta(method.step, n_data)
-    phi_eta = method.optimiser.eta(method.phi_step, n_data)
-    shared = bool(method.proposal.layers) and method.phi_steps > 0 and not method.resample
+    sampler, size = mover(method, state.epoch + state.batch / math.ceil(n_data / method.batch))
+    eta, phi_eta = sampler.eta(size, n_data), method.optimiser.eta(method.phi_step, n_data)
+    phi_steps = method.phi_steps if method.proposal.layers else 0
+    shared = phi_steps > 0 and not (method.resample or method.phi_first)
 
     def estimate(wanted: Wanted) -> Estimate:  # at the present theta and phi
         return method.estimator(method.model, theta.theta, method.proposal, phi.theta, x, index, memory, rng, wanted)
 
-    theta = method.sampler.ask(theta, eta, rng)
+    def climb_phi(grad: Tensor) -> None:
+        nonlocal phi
+        grad = grad + method.phi_prior.grad(phi.theta) / n_data
+        phi = method.optimiser.tell(method.optimiser.ask(phi, phi_eta, rng), grad, phi_eta, rng)
+
+    for _ in range(phi_steps if method.phi_first else 0):
+        found = estimate("phi")
+        memory = found.memory
+        climb_phi(found.phi_grad)
+    theta = sampler.ask(theta, eta, rng)
     found = estimate("both" if shared else "theta")
     memory = found.memory
     grad = method.prior.grad(theta.theta) + n_data * found.theta_grad
-    theta = method.sampler.tell(theta, grad, eta, rng)
-    for i in range(method.phi_steps if method.proposal.layers else 0):
-        phi = method.optimiser.ask(phi, phi_eta, rng)
-        phi_grad = found.phi_grad if shared and i == 0 else estimate("phi").phi_grad
-        phi = method.optimiser.tell(phi, phi_grad, phi_eta, rng)
-    return state._replace(theta=theta, phi=phi, memory=memory, totals=_add(state.totals, found.stats, grad))
+    theta = sampler.tell(theta, grad, eta, rng)
+    totals = _add(state.totals, found.stats, grad)
+    for i in range(0 if method.phi_first else phi_steps):
+        if not shared or i > 0:
+            found = estimate("phi")
+            memory = found.memory
+        climb_phi(found.phi_grad)
+    return state._replace(theta=theta, phi=phi, memory=memory, totals=totals)
 
 
 def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[tuple[State, Record | None]]:
@@ -155,7 +189,7 @@ def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[
                 state = step(method, state, x, index, n_data)
             state = state._replace(batch=state.batch + 1)
             yield state, None
-        state, record = _end_epoch(method, state, n_data, valid)
+        state, record = _end_epoch(method, state, valid)
         yield state, record
 
 
@@ -178,7 +212,7 @@ def latest_start(method: Method) -> int:
     return method.epochs - method.collect if method.collect < method.epochs else method.epochs // 2
 
 
-def _end_epoch(method: Method, state: State, n_data: int, valid: Tensor) -> tuple[State, Record]:
+def _end_epoch(method: Method, state: State, valid: Tensor) -> tuple[State, Record]:
     """Validate on a generator of its own, then collect a sample or watch for the levelling off."""
     steps, train, effective, largest = state.totals.tolist()
     theta, epoch = state.theta.theta, state.epoch + 1
@@ -196,8 +230,9 @@ def _end_epoch(method: Method, state: State, n_data: int, valid: Tensor) -> tupl
         state = state._replace(collected=collected, mean=mean, levelled=True)
     else:
         better = score > state.best
-        stale = 0 if better or epoch <= method.min_epochs else state.stale + 1
-        levelled = stale >= method.patience and epoch >= method.min_epochs
+        settling = max(method.min_epochs, method.warmup)
+        stale = 0 if better or epoch <= settling else state.stale + 1
+        levelled = stale >= method.patience and epoch >= settling
         state = state._replace(best=max(score, state.best), stale=stale, levelled=levelled)
     record = Record(
         epoch=epoch,
@@ -208,11 +243,10 @@ def _end_epoch(method: Method, state: State, n_data: int, valid: Tensor) -> tupl
         valid_stderr=spread,
         largest_gradient=largest,
         collected=state.collected,
-        sampler={
-            name: value.item()
-            for name, value in method.sampler.stats(state.theta, method.sampler.eta(method.step, n_data)).items()
-        },
+        sampler={name: value.item() for name, value in mover(method, state.epoch).sampler.stats(state.theta).items()},
     )
+    if epoch == method.warmup:
+        state = state._replace(theta=method.sampler.init(theta, state.rng))
     return state._replace(epoch=epoch, batch=0), record
 
 

@@ -23,10 +23,20 @@ class Draws(NamedTuple):
 
 
 def propose(
-    model: Chain, theta: Tensor, proposal: Chain, phi: Tensor, x: Tensor, draws: int, rng: torch.Generator
+    model: Chain,
+    theta: Tensor,
+    proposal: Chain,
+    phi: Tensor,
+    x: Tensor,
+    draws: int,
+    rng: torch.Generator,
+    pathwise: bool = False,
 ) -> Draws:
-    """z ~ q(z | x; phi), with log p(x, z | theta) and log q(z | x; phi), both ready to be differentiated."""
-    values, log_q = proposal.draw(phi, x, rng, draws)
+    """z ~ q(z | x; phi), with log p(x, z | theta) and log q(z | x; phi), both ready to be differentiated.
+
+    With `pathwise`, z itself carries the gradient with respect to phi.
+    """
+    values, log_q = proposal.draw(phi, x, rng, draws, pathwise)
     hidden = values[::-1]  # the proposal ends in the top layer, where the model starts
     return Draws(hidden, model.log_prob(theta, (x, *hidden)), log_q)
 

@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from doubly.inference.objectives import Memory
 from doubly.model import Chain
 
-Memory = dict[str, Tensor]
 Wanted = Literal["both", "theta", "phi"]
 
 
@@ -23,6 +23,10 @@ class Estimate(NamedTuple):
 
 class Estimator(ABC):
     """Estimates the gradients of log p(x | theta) and of the proposal's objective on a mini-batch."""
+
+    @abstractmethod
+    def check(self, model: Chain, proposal: Chain) -> None:
+        """Refuse chains that this estimator cannot serve, before training starts."""
 
     @abstractmethod
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:

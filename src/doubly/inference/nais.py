@@ -7,8 +7,8 @@ from torch import Tensor
 
 from doubly.errors import UserError
 from doubly.inference.draws import effective_draws, log_mean_weight, normalised, propose
-from doubly.inference.estimator import Estimate, Estimator, Memory, Wanted
-from doubly.inference.objectives import Objective, Wake
+from doubly.inference.estimator import Estimate, Estimator, Wanted
+from doubly.inference.objectives import Memory, Objective, Round, Wake
 from doubly.model import Chain
 
 
@@ -18,7 +18,7 @@ class NAIS(Estimator):
 
     With z_s ~ q(z|x; phi), s = 1…S, and w_s ∝ p(x, z_s | theta) / q(z_s|x; phi) summing to one:
     the gradient for theta is sum_s w_s grad log p(x, z_s | theta), that for phi is the objective's
-    (wake: sum_s w_s grad log q(z_s|x; phi)). Both come from one backward pass.
+    (wake: sum_s w_s grad log q(z_s|x; phi)). Both come from one backward pass, but for pathwise objectives.
     """
 
     draws: int = 5
@@ -28,8 +28,11 @@ class NAIS(Estimator):
         if self.draws < 1:
             raise UserError(f"draws of the hidden variables must be at least 1, got {self.draws}")
 
+    def check(self, model: Chain, proposal: Chain) -> None:
+        self.objective.check(model, self.draws)
+
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
-        return {}
+        return self.objective.init(chain, rng)
 
     def __call__(
         self,
@@ -45,15 +48,32 @@ class NAIS(Estimator):
     ) -> Estimate:
         theta = theta.detach().requires_grad_(wanted != "phi")
         phi = phi.detach().requires_grad_(wanted != "theta")
-        drawn = propose(chain, theta, proposal, phi, x, self.draws, rng)
+        pathwise = self.objective.pathwise and phi.requires_grad
+        drawn = propose(chain, theta, proposal, phi, x, self.draws, rng, pathwise)
         weight = normalised(drawn.log_weight)
-        log_p, log_q = (weight * drawn.log_p).sum(0), self.objective(drawn, weight)
-        inputs = [vector for vector in (theta, phi) if vector.requires_grad]
-        grads = iter(torch.autograd.grad((log_p + log_q).mean(), inputs, materialize_grads=True))
+        theta_climb, phi_climb = (weight * drawn.log_p).sum(0).mean(), theta.new_zeros(())
+        if phi.requires_grad:
+            rows, memory = self.objective(Round(chain, theta, proposal, phi, x, drawn, weight, memory, rng))
+            phi_climb = rows.mean()
         log_weight = drawn.log_weight.detach()
         return Estimate(
-            next(grads) if theta.requires_grad else theta.new_zeros(0),
-            next(grads) if phi.requires_grad else phi.new_zeros(0),
+            *_gradients(theta_climb, theta, phi_climb, phi, pathwise),
             memory,
             {"train": log_mean_weight(log_weight).mean(), "effective": effective_draws(log_weight).mean()},
         )
+
+
+def _gradients(
+    theta_climb: Tensor, theta: Tensor, phi_climb: Tensor, phi: Tensor, pathwise: bool
+) -> tuple[Tensor, Tensor]:
+    """Gradients of each climb with respect to its own vector; empty where none is wanted."""
+    if theta.requires_grad and phi.requires_grad and not pathwise:  # neither climb knows the other's vector
+        grads = torch.autograd.grad(theta_climb + phi_climb, (theta, phi), materialize_grads=True)
+        return grads[0], grads[1]
+
+    def gradient(climb: Tensor, vector: Tensor) -> Tensor:
+        if not vector.requires_grad:
+            return vector.new_zeros(0)
+        return torch.autograd.grad(climb, vector, retain_graph=True, materialize_grads=True)[0]
+
+    return gradient(theta_climb, theta), gradient(phi_climb, phi)

@@ -60,7 +60,7 @@ def in_use() -> dict[str, Any]:
 
 def _obstacle(*tensors: Tensor) -> str | None:
     for tensor in tensors:
-        if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+        if tensor.dtype != torch.float32 or not tensor.is_cpu:
             return f"they need float32 on a CPU, not {tensor.dtype} on {tensor.device}"
     if _numba() is None:
         return "Numba cannot be imported"

@@ -20,6 +20,7 @@ _exact = njit(forceinline=True, error_model="numpy", fastmath={"contract"})
 # reductions are vectorised only where the order of a sum is free
 _row = njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
 _inlined = njit(forceinline=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
+# the bodies of parallel loops are calls: whatever stands in them is slow to compile
 _kernel = njit(parallel=True, cache=True, error_model="numpy")
 
 ZERO, ONE = float32(0), float32(1)
@@ -122,7 +123,7 @@ NORMALS = 1024  # made at a time, from as many words
 
 
 @_row
-def normal_row(out, row, key_low, key_high):
+def normals(out, row, key_low, key_high):
     """Standard normals by Box and Muller: sqrt(-2 log u) times the cosine and the sine of a random angle."""
     words = random_words(NORMALS, row, key_low, key_high)
     half = NORMALS // 2
@@ -148,18 +149,22 @@ def normal_row(out, row, key_low, key_high):
         second[i] = along if swapped else across
 
 
+@_row
+def normal_part(out, part, key_low, key_high):
+    start = part * NORMALS
+    if start + NORMALS <= out.shape[0]:
+        normals(out[start : start + NORMALS], part, key_low, key_high)
+    else:
+        last = np.empty(NORMALS, float32)
+        normals(last, part, key_low, key_high)
+        out[start:] = last[: out.shape[0] - start]
+
+
 @_kernel
 def normal(out, key_low, key_high):
     """Fill a vector with standard normals."""
-    n = out.shape[0]
-    for part in prange((n + NORMALS - 1) // NORMALS):
-        start = part * NORMALS
-        if start + NORMALS <= n:
-            normal_row(out[start : start + NORMALS], part, key_low, key_high)
-        else:
-            last = np.empty(NORMALS, float32)
-            normal_row(last, part, key_low, key_high)
-            out[start:] = last[: n - start]
+    for part in prange((out.shape[0] + NORMALS - 1) // NORMALS):
+        normal_part(out, part, key_low, key_high)
 
 
 # Bernoulli variables.
@@ -206,18 +211,22 @@ def draw_row(logits, value, row, key_low, key_high):
         value[i] = ONE if (logits[i] >= ZERO) != rarer else ZERO
 
 
+@_row
+def bernoulli_row(row, logits, value, drawing, key_low, key_high, log_prob, residual):
+    logit, x = logits[row % logits.shape[0]], value[row % value.shape[0]]
+    if drawing:
+        draw_row(logit, x, row, key_low, key_high)
+    if residual.shape[0] > 0:
+        log_prob[row] = score_row_and_keep(logit, x, residual[row])
+    else:
+        log_prob[row] = score_row(logit, x, x)
+
+
 @_kernel
 def bernoulli(logits, value, drawing, key_low, key_high, log_prob, residual):
     """Draw `value` where asked, then score it. Row k goes with row k of the results, wrapping around."""
-    keep = residual.shape[0] > 0
     for row in prange(log_prob.shape[0]):
-        logit, x = logits[row % logits.shape[0]], value[row % value.shape[0]]
-        if drawing:
-            draw_row(logit, x, row, key_low, key_high)
-        if keep:
-            log_prob[row] = score_row_and_keep(logit, x, residual[row])
-        else:
-            log_prob[row] = score_row(logit, x, x)
+        bernoulli_row(row, logits, value, drawing, key_low, key_high, log_prob, residual)
 
 
 @_kernel
@@ -230,19 +239,22 @@ def bernoulli_draw(logits, value, key_low, key_high):
 COLUMNS = 128  # a task: few rows of many columns, and many rows of few, both make enough of them
 
 
+@_row
+def weighted_sum_part(k, start, weight, residual, out):
+    total = out[k, start : start + COLUMNS]
+    total[:] = ZERO
+    for row in range(k, residual.shape[0], out.shape[0]):
+        term, w = residual[row, start : start + COLUMNS], weight[row]
+        for j in range(total.shape[0]):
+            total[j] += w * term[j]
+
+
 @_kernel
 def weighted_sum(weight, residual, out):
     """out[k] = sum of weight[row] residual[row] over the rows that wrap around to k."""
-    n, width = out.shape
-    parts = (width + COLUMNS - 1) // COLUMNS
-    for task in prange(n * parts):
-        k, start = task // parts, task % parts * COLUMNS
-        total = out[k, start : start + COLUMNS]
-        total[:] = ZERO
-        for row in range(k, residual.shape[0], n):
-            term, w = residual[row, start : start + COLUMNS], weight[row]
-            for j in range(total.shape[0]):
-                total[j] += w * term[j]
+    parts = (out.shape[1] + COLUMNS - 1) // COLUMNS
+    for task in prange(out.shape[0] * parts):
+        weighted_sum_part(task // parts, task % parts * COLUMNS, weight, residual, out)
 
 
 # Conditional NADE: the hidden layer is sigmoid(a), where a starts at c and W_i is added wherever x_i is 1.
@@ -342,36 +354,39 @@ def sweep(first, count, c, r, W, factors, V, value, noise, logits, state, hidden
     return True
 
 
+@_row
+def nade_tile(tile, c, r, W, factors, V, value, drawing, key_low, key_high, log_prob, logits, residual, end, exact):
+    first, width = tile * ROWS, V.shape[0]
+    count = min(ROWS, log_prob.shape[0] - first)
+    noise = np.empty((ROWS if drawing else 0, width), float32)
+    if drawing:
+        for t in range(count):
+            noise[t] = logistic_noise(width, first + t, key_low, key_high)[:width]
+    state, hidden = np.empty((ROWS, V.shape[1]), float32), np.empty((ROWS, V.shape[1]), float32)
+    exact[tile] = False
+    while not sweep(first, count, c, r, W, factors, V, value, noise, logits, state, hidden, exact[tile]):
+        exact[tile] = True
+    for t in range(count):
+        row = first + t
+        x = value[row % value.shape[0]]
+        if residual.shape[0] > 0:
+            log_prob[row] = score_row_and_keep(logits[row], x, residual[row])
+            end[row] = state[t]
+        else:
+            log_prob[row] = score_row(logits[row], x, x)
+
+
 @_kernel
 def nade(c, r, W, V, value, drawing, key_low, key_high, log_prob, logits, residual, end, exact):
     """Draw `value` where asked, then score it. c, r and value wrap around: row k goes with row k of the results.
 
     `logits` is always filled; `residual`, the state at the `end` and whether it is `exact` are kept for the gradient.
     """
-    n, width = log_prob.shape[0], V.shape[0]
-    keep = residual.shape[0] > 0
     factors = np.empty_like(W)
-    for i in prange(width):
+    for i in prange(W.shape[0]):
         exponentials(W, i, -ONE, factors)
-    for tile in prange((n + ROWS - 1) // ROWS):
-        first = tile * ROWS
-        count = min(ROWS, n - first)
-        noise = np.empty((ROWS if drawing else 0, width), float32)
-        if drawing:
-            for t in range(count):
-                noise[t] = logistic_noise(width, first + t, key_low, key_high)[:width]
-        state, hidden = np.empty((ROWS, V.shape[1]), float32), np.empty((ROWS, V.shape[1]), float32)
-        exact[tile] = not sweep(first, count, c, r, W, factors, V, value, noise, logits, state, hidden, False)
-        if exact[tile]:
-            sweep(first, count, c, r, W, factors, V, value, noise, logits, state, hidden, True)
-        for t in range(count):
-            row = first + t
-            x = value[row % value.shape[0]]
-            if keep:
-                log_prob[row] = score_row_and_keep(logits[row], x, residual[row])
-                end[row] = state[t]
-            else:
-                log_prob[row] = score_row(logits[row], x, x)
+    for tile in prange(exact.shape[0]):
+        nade_tile(tile, c, r, W, factors, V, value, drawing, key_low, key_high, log_prob, logits, residual, end, exact)
 
 
 @_row
@@ -448,46 +463,61 @@ def sweep_back(first, count, W, factors, V, value, weight, end, exact, grad_c, g
         grad_c[first + t] = carry[t]
 
 
+@_row
+def nade_backward_part(part, W, factors, V, value, weight, end, exact, grad_c, part_W, part_V):
+    part_W[:] = ZERO
+    part_V[:] = ZERO
+    for tile in range(part * TILES, min((part + 1) * TILES, exact.shape[0])):
+        first = tile * ROWS
+        count = min(ROWS, weight.shape[0] - first)
+        sweep_back(first, count, W, factors, V, value, weight, end, exact[tile], grad_c, part_W, part_V)
+
+
+@_row
+def add_parts(parts, i, out):
+    out[i] = ZERO
+    for part in range(parts.shape[0]):
+        for j in range(out.shape[1]):
+            out[i, j] += parts[part, i, j]
+
+
 @_kernel
 def nade_backward(W, V, value, weight, end, exact, grad_c, grad_W, grad_V):
     """Gradients of sum_k weight_k logits_k, the weights being constants; those of c one for each row."""
-    n, (width, n_hidden) = weight.shape[0], V.shape
-    tiles = (n + ROWS - 1) // ROWS
-    parts = (tiles + TILES - 1) // TILES
+    n_parts = (exact.shape[0] + TILES - 1) // TILES
     factors = np.empty_like(W)
-    for i in prange(width):
+    for i in prange(W.shape[0]):
         exponentials(W, i, ONE, factors)
-    part_W, part_V = np.empty((parts, width, n_hidden), float32), np.empty((parts, width, n_hidden), float32)
-    for part in prange(parts):
-        part_W[part], part_V[part] = ZERO, ZERO
-        for tile in range(part * tiles // parts, (part + 1) * tiles // parts):
-            first = tile * ROWS
-            count = min(ROWS, n - first)
-            mine_W, mine_V = part_W[part], part_V[part]
-            sweep_back(first, count, W, factors, V, value, weight, end, exact[tile], grad_c, mine_W, mine_V)
-    for i in prange(width):
-        grad_W[i], grad_V[i] = ZERO, ZERO
-        for part in range(parts):
-            grad_W[i] += part_W[part, i]
-            grad_V[i] += part_V[part, i]
+    parts_W = np.empty((n_parts, W.shape[0], W.shape[1]), float32)
+    parts_V = np.empty((n_parts, W.shape[0], W.shape[1]), float32)
+    for part in prange(n_parts):
+        nade_backward_part(part, W, factors, V, value, weight, end, exact, grad_c, parts_W[part], parts_V[part])
+    for i in prange(W.shape[0]):
+        add_parts(parts_W, i, grad_W)
+        add_parts(parts_V, i, grad_V)
 
 
 # DARN.
 
 
+@_row
+def darn_row(row, r, columns, value, key_low, key_high):
+    width = value.shape[1]
+    noise = logistic_noise(width, row, key_low, key_high)
+    logits = r[row % r.shape[0]].copy()
+    for i in range(width):
+        drawn = logits[i] > noise[i]
+        value[row, i] = ONE if drawn else ZERO
+        if drawn:
+            for j in range(i + 1, width):
+                logits[j] += columns[i, j]
+
+
 @_kernel
 def darn_draw(r, columns, value, key_low, key_high):
     """x_i = 1 with log-odds r_i + sum_j<i W_ij x_j. Column i of W is added to the logits only where x_i is 1."""
-    width = value.shape[1]
     for row in prange(value.shape[0]):
-        noise = logistic_noise(width, row, key_low, key_high)
-        logits = r[row % r.shape[0]].copy()
-        for i in range(width):
-            drawn = logits[i] > noise[i]
-            value[row, i] = ONE if drawn else ZERO
-            if drawn:
-                for j in range(i + 1, width):
-                    logits[j] += columns[i, j]
+        darn_row(row, r, columns, value, key_low, key_high)
 
 
 class _Announcement(event.Listener):
@@ -505,3 +535,110 @@ class _Announcement(event.Listener):
 
 
 event.register("numba:compile", _Announcement())
+
+
+# Gibbs sweeps. What flipping unit k does to sum_i softplus(l_i) is log prod_i (1 + sigmoid(l_i) (e^±W_ki - 1)), which
+# takes no exponential and, for a block of them, no logarithm.
+
+GIBBS_ROWS = 4  # rows that go through the units side by side, so that W is fetched once for all of them
+GIBBS_BLOCK = 64  # factors multiplied in single precision; the products of GIBBS_BLOCKS of them in double precision
+GIBBS_BLOCKS = 8
+STEEP = float32(8)  # beyond this 1 + sigmoid(l) (e^-W - 1) has lost too many digits
+SMALL, LARGE = float32(2.0**-100), float32(2.0**100)
+
+
+@_row
+def gibbs_factors(W, padded, on, off):
+    """e^W - 1 and e^-W - 1, with zeros up to a whole number of blocks; NaN, which sets the alarm off, if too steep."""
+    for i in range(padded.shape[0]):
+        w = W[i] if i < W.shape[0] else ZERO
+        padded[i] = w
+        on[i] = exp2(w * LOG2_E) - ONE if abs(w) <= STEEP else float32(np.nan)
+        off[i] = exp2(w * -LOG2_E) - ONE if abs(w) <= STEEP else float32(np.nan)
+
+
+@_inlined
+def softplus(x):
+    """log(1 + e^x)."""
+    return max(x, ZERO) + log(ONE + exp2(abs(x) * -LOG2_E))
+
+
+@_row
+def gibbs_careful(logits, W, change):
+    """sum_i softplus(l_i + change W_i) - softplus(l_i), where the products will not do."""
+    total = ZERO
+    for i in range(logits.shape[0]):
+        total += softplus(logits[i] + change * W[i]) - softplus(logits[i])
+    return total
+
+
+@_row
+def gibbs_difference(logits, probability, W, factors, change):
+    """sum_i softplus(l_i + change W_i) - softplus(l_i), all being whole blocks."""
+    total, products, n = 0.0, 1.0, 0
+    for start in range(0, logits.shape[0], GIBBS_BLOCK):
+        p, factor = probability[start : start + GIBBS_BLOCK], factors[start : start + GIBBS_BLOCK]
+        product = ONE
+        for i in range(GIBBS_BLOCK):
+            product *= ONE + p[i] * factor[i]
+        if SMALL < product < LARGE:
+            products *= product
+            n += 1
+            if n == GIBBS_BLOCKS:
+                total, products, n = total + np.log(products), 1.0, 0
+        else:
+            total += gibbs_careful(logits[start : start + GIBBS_BLOCK], W[start : start + GIBBS_BLOCK], change)
+    return float32(total + np.log(products))
+
+
+@_row
+def gibbs_follow(logits, probability, W, change):
+    """What a change of one unit does to the logits."""
+    for i in range(logits.shape[0]):
+        logits[i] += change * W[i]
+        probability[i] = sigmoid(logits[i])
+
+
+@_row
+def gibbs_add(out, change, source):
+    for j in range(source.shape[0]):
+        out[j] += change * source[j]
+
+
+@_row
+def gibbs_rows(first, value, field, logits, W, on, off, V, log_odds, key_low, key_high):
+    """Sweep a few rows."""
+    count, width = min(GIBBS_ROWS, value.shape[0] - first), value.shape[1]
+    a, p = np.zeros((GIBBS_ROWS, W.shape[1]), float32), np.empty((GIBBS_ROWS, W.shape[1]), float32)
+    f, noise = np.zeros((GIBBS_ROWS, width), float32), np.zeros((GIBBS_ROWS, width), float32)
+    for t in range(count):
+        row = first + t
+        gibbs_add(a[t], ONE, logits[row % logits.shape[0]])
+        gibbs_follow(a[t], p[t], W[0], ZERO)
+        gibbs_add(f[t], ONE, field[row % field.shape[0]])
+        gibbs_add(noise[t], ONE, logistic_noise(width, row, key_low, key_high)[:width])
+    for k in range(width):
+        for t in range(count):
+            z = value[first + t, k]
+            if z == ZERO:
+                odds = f[t, k] - gibbs_difference(a[t], p[t], W[k], on[k], ONE)
+            else:
+                odds = f[t, k] + gibbs_difference(a[t], p[t], W[k], off[k], -ONE)
+            new = ONE if odds > noise[t, k] else ZERO
+            log_odds[first + t, k] = odds
+            if new != z:
+                value[first + t, k] = new
+                gibbs_follow(a[t], p[t], W[k], new - z)
+                if V.shape[0] > 0:
+                    gibbs_add(f[t], new - z, V[k])
+
+
+@_kernel
+def gibbs(value, field, logits, W, V, log_odds, key_low, key_high):
+    """Draw every unit of every row once, in order, each given the others. `field` and `logits` wrap around."""
+    shape = W.shape[0], (W.shape[1] + GIBBS_BLOCK - 1) // GIBBS_BLOCK * GIBBS_BLOCK
+    padded, on, off = np.empty(shape, float32), np.empty(shape, float32), np.empty(shape, float32)
+    for k in prange(W.shape[0]):
+        gibbs_factors(W[k], padded[k], on[k], off[k])
+    for tile in prange((value.shape[0] + GIBBS_ROWS - 1) // GIBBS_ROWS):
+        gibbs_rows(tile * GIBBS_ROWS, value, field, logits, padded, on, off, V, log_odds, key_low, key_high)

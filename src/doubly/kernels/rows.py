@@ -30,4 +30,4 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
 
 def as_arrays(*tensors: Tensor) -> tuple[np.ndarray, ...]:
     """The same memory, as NumPy sees it."""
-    return tuple(tensor.detach().numpy() for tensor in tensors)
+    return tuple(tensor.numpy(force=tensor.requires_grad) for tensor in tensors)

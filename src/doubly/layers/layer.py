@@ -34,6 +34,8 @@ class Layer(ABC):
     start: Start = "glorot"
     """Weights to start from: Glorot's, or those of the reference implementation, smaller by n_in."""
     kind: ClassVar[Kind]
+    reparameterised: ClassVar[bool] = False
+    """Whether `draw_pathwise` is there."""
 
     def __post_init__(self) -> None:
         if self.start not in get_args(Start):
@@ -54,6 +56,10 @@ class Layer(ABC):
     @abstractmethod
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         """One value for each given, or `draws` of them along a new leading axis."""
+
+    def draw_pathwise(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
+        """As `draw`, but the value too carries the gradient, as a smooth function of parameters, given and noise."""
+        raise UserError(f"{type(self).__name__} is not reparameterised: its draws have no gradient")
 
     @abstractmethod
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:

@@ -96,6 +96,7 @@ class Gaussian(Perceptron):
     """
 
     kind = "real"
+    reparameterised = True
     heads = ("mu", "sigma")
 
     def _output_bias(self, rng: torch.Generator, mean: Tensor | None) -> Tensor:
@@ -107,6 +108,11 @@ class Gaussian(Perceptron):
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         mu, log_sigma = self._parameters(params, given)
         value = gaussian.draw(mu.detach(), log_sigma.detach(), rng, draws)
+        return Drawn(value, gaussian.log_prob(mu, log_sigma, value))
+
+    def draw_pathwise(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
+        mu, log_sigma = self._parameters(params, given)
+        value = gaussian.draw(mu, log_sigma, rng, draws)
         return Drawn(value, gaussian.log_prob(mu, log_sigma, value))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ class Sampler(ABC):
     def tell(self, state: Any, grad: Tensor, eta: float, rng: torch.Generator) -> Any:
         """Use the gradient of the log posterior at state.theta; the new state.theta is the next sample."""
 
-    def stats(self, state: Any, eta: float) -> dict[str, Tensor]:
+    def stats(self, state: Any) -> dict[str, Tensor]:
         """Numbers worth watching, such as the kinetic temperature (near 1 when all is well)."""
         return {}
 

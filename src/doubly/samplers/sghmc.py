@@ -53,5 +53,5 @@ class SGHMC(Sampler):
         u.add_(noise(grad, rng), alpha=math.sqrt(2 * left * eta * self.temperature))
         return SGHMCState(state.theta + u, u, eta)
 
-    def stats(self, state: SGHMCState, eta: float) -> dict[str, Tensor]:
-        return {"temperature": (state.u**2).mean() / eta}
+    def stats(self, state: SGHMCState) -> dict[str, Tensor]:
+        return {"temperature": (state.u**2).mean() / state.eta}

@@ -56,8 +56,8 @@ class SGNHT(Sampler):
         u.add_(noise(theta, rng), alpha=math.sqrt(2 * self.friction * eta * self.temperature))
         return SGNHTState(theta, u, self._driven(alpha, u, eta), eta)
 
-    def stats(self, state: SGNHTState, eta: float) -> dict[str, Tensor]:
-        return {"temperature": (state.u**2).mean() / eta, "thermostat": state.alpha.mean()}
+    def stats(self, state: SGNHTState) -> dict[str, Tensor]:
+        return {"temperature": (state.u**2).mean() / state.eta, "thermostat": state.alpha.mean()}
 
     def _thermostat(self, theta: Tensor) -> Tensor:
         return torch.full_like(theta, self.friction)

@@ -1,0 +1,410 @@
+"""The fused kernels against the plain ones, the plain ones against autograd, and both against enumeration."""
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from doubly.errors import UserError
+from doubly.kernels import bernoulli, choose, darn, nade, noise
+from doubly.kernels.rows import as_rows
+
+pytest.importorskip("numba")
+
+EPSILON = torch.finfo(torch.float32).eps
+# Sums of some hundred float32 numbers: rounding grows like the root of their number, and errors of a few units in the
+# last place stand behind each term. The tolerance is relative to the largest entry.
+TOLERANCE = 64 * EPSILON
+# (c or r or logits, value): draws share a row, a top layer has no row, all alike, and what is not at the front
+BATCHES = [((), ()), ((), (5, 3)), ((3,), (5, 3)), ((5, 3), (3,)), ((5, 3), (5, 3)), ((5, 1), (3,)), ((19,), (19,))]
+Inputs = Sequence[Tensor]
+Nade = tuple[Tensor, Tensor, Tensor, Tensor]
+PLAIN_AND_FUSED = pytest.mark.parametrize("wish", ["0", "1"], ids=["plain", "fused"])
+
+
+def rng(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=rng(seed))
+
+
+def bits(*shape: int, seed: int = 1, ones: float = 0.5) -> Tensor:
+    return (torch.rand(shape, generator=rng(seed)) < ones).float()
+
+
+def gradients(function, inputs: Inputs, value: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """log_prob, and the gradients of a sum of it with weights that tell the rows apart."""
+    inputs = [tensor.clone().requires_grad_() for tensor in inputs]
+    log_prob = function(*inputs, value)
+    weight = torch.linspace(0.5, 1.5, log_prob.numel(), dtype=log_prob.dtype).view(log_prob.shape)
+    return log_prob.detach(), list(torch.autograd.grad((weight * log_prob).sum(), inputs, materialize_grads=True))
+
+
+def assert_close(found: Tensor, expected: Tensor, tolerance: float = TOLERANCE) -> None:
+    assert found.dtype == torch.float32
+    assert found.shape == expected.shape
+    assert (found - expected).abs().max() <= tolerance * expected.abs().max() + 1e-30  # float32 ends at some 1e-38
+
+
+def assert_fused_is_plain(module, inputs: Inputs, value: Tensor, tolerance: float = TOLERANCE) -> None:
+    """Value and gradients of the fused float32 kernel against the plain one in float64."""
+    found, found_gradients = gradients(module.fused_log_prob, inputs, value)
+    expected, expected_gradients = gradients(module.plain_log_prob, [t.double() for t in inputs], value.double())
+    for a, b in zip([found, *found_gradients], [expected, *expected_gradients], strict=True):
+        assert_close(a, b, tolerance)
+
+
+def nade_inputs(batch: tuple[int, ...], n_out: int = 37, n_hidden: int = 21, scale: float = 0.5) -> Nade:
+    c, r = normal(*batch, n_hidden, seed=2), normal(*batch, n_out, seed=3)
+    return c, r, scale * normal(n_out, n_hidden, seed=4), scale * normal(n_out, n_hidden, seed=5)
+
+
+def watched(inputs: Nade) -> Nade:
+    for tensor in inputs:
+        tensor.requires_grad_()
+    return inputs
+
+
+# which kernels
+
+
+def test_the_environment_chooses(monkeypatch):
+    single, double = torch.zeros(2), torch.zeros(2, dtype=torch.float64)
+    monkeypatch.delenv("DOUBLY_KERNELS", raising=False)
+    assert choose.fused(single)
+    assert not choose.fused(single, double)
+    assert not choose.fused(single, fixed=(single.clone().requires_grad_(),))
+    monkeypatch.setenv("DOUBLY_KERNELS", "0")
+    assert not choose.fused(single)
+    assert choose.in_use()["fused"] is False
+    monkeypatch.setenv("DOUBLY_KERNELS", "1")
+    assert choose.fused(single)
+    assert choose.in_use().keys() == {"fused", "numba", "threading_layer", "threads"}
+    with pytest.raises(UserError, match="float64"):
+        choose.fused(double)
+    monkeypatch.setenv("DOUBLY_KERNELS", "yes")
+    with pytest.raises(UserError, match="'yes'"):
+        choose.fused(single)
+
+
+@PLAIN_AND_FUSED
+def test_the_choice_is_followed(monkeypatch, wish):
+    def forbidden(*arguments):
+        raise AssertionError("not this one")
+
+    monkeypatch.setenv("DOUBLY_KERNELS", wish)
+    for module in (bernoulli, nade, darn):
+        for name in ("log_prob", "draw"):
+            monkeypatch.setattr(module, f"{'fused' if wish == '0' else 'plain'}_{name}", forbidden, raising=False)
+    logits = normal(2, 4)
+    bernoulli.log_prob(logits, bernoulli.draw(logits, rng()))
+    nade.log_prob(*nade_inputs((2,)), nade.draw(*nade_inputs((2,)), rng())[0])
+    darn.draw(logits, torch.zeros(4, 4), rng())
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, **environment}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+
+
+def test_plain_kernels_do_not_load_numba():
+    code = "import sys, torch, doubly; from doubly.kernels import bernoulli as b; g = torch.Generator()"
+    code += "; b.draw(torch.zeros(3), g); print('numba' in sys.modules)"
+    assert run(code, DOUBLY_KERNELS="0").stdout == "False\n"
+
+
+def test_compiling_is_announced_once_and_cached(tmp_path):
+    code = "import torch; from doubly.kernels import choose; torch.set_num_threads(1); a = torch.zeros(2, 3).numpy()"
+    code += "; kernel = choose.loops().weighted_sum; kernel(a[:, 0].copy(), a, a); kernel(a[:, 0].copy(), a[:1], a[:1])"
+    code += "; print(torch.get_num_threads())"
+    first, second = (run(code, NUMBA_CACHE_DIR=str(tmp_path), DOUBLY_KERNELS="1") for _ in range(2))
+    assert first.stderr.count("\n") == 1
+    assert "compiling" in first.stderr
+    assert second.stderr == ""
+    assert first.stdout == second.stdout == "1\n"  # Numba has not changed the number of PyTorch's threads
+
+
+@pytest.mark.parametrize("own", [(4,), (3, 4), (1, 4), (1, 3, 4), (2, 1, 4), (2, 3, 4), (2, 3, 1)])
+def test_rows_wrap_around(own):
+    tensor = normal(*own)
+    rows = as_rows(tensor, (2, 3, 4))
+    assert torch.equal(rows.repeat(6 // len(rows), 1).view(2, 3, 4), tensor.expand(2, 3, 4))
+
+
+# values and gradients
+
+
+@pytest.mark.parametrize(("own", "other"), BATCHES)
+@pytest.mark.parametrize("width", [1, 7, 113, 784])
+def test_fused_bernoulli_is_the_plain_one(own, other, width):
+    assert_fused_is_plain(bernoulli, [3 * normal(*own, width)], bits(*other, width))
+
+
+def test_fused_bernoulli_takes_values_between_0_and_1():
+    assert_fused_is_plain(bernoulli, [3 * normal(4, 50)], torch.rand(4, 50, generator=rng()))
+
+
+@pytest.mark.parametrize("size", [30.0, 50.0, 88.0, 1e4])
+def test_extreme_logits_are_exact(size):
+    logits = torch.tensor([[size, -size], [-size, size], [size, size]])
+    found, (gradient,) = gradients(bernoulli.fused_log_prob, [logits], torch.tensor([1.0, 0.0]))
+    expected, (expected_gradient,) = gradients(
+        bernoulli.plain_log_prob, [logits.double()], torch.tensor([1.0, 0.0]).double()
+    )
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(gradient.double(), expected_gradient, rtol=1e-5, atol=1e-12)
+
+
+def test_a_thousand_logits_at_zero_do_not_overflow():
+    found = bernoulli.fused_log_prob(torch.zeros(1000), torch.ones(1000))
+    torch.testing.assert_close(found, torch.tensor(-1000 * np.log(2), dtype=torch.float32))
+
+
+@pytest.mark.parametrize(("own", "other"), BATCHES)
+@pytest.mark.parametrize("ones", [0.1, 0.6])
+def test_fused_nade_is_the_plain_one(own, other, ones):
+    assert_fused_is_plain(nade, nade_inputs(own), bits(*other, 37, ones=ones))
+
+
+def test_fused_nade_with_c_and_r_of_different_batches():
+    c, r, W, V = nade_inputs((5, 3))
+    assert_fused_is_plain(nade, [c[0], r, W, V], bits(3, 37))
+    assert_fused_is_plain(nade, [c, r[0, 0], W, V], bits(3, 37))
+
+
+@pytest.mark.parametrize(("scale", "shift"), [(40.0, 0.0), (300.0, 0.0), (1.0, 75.0), (1.0, -200.0), (0.1, 100.0)])
+def test_fused_nade_is_right_where_its_shortcut_is_not(scale, shift):
+    """Hidden layers far out on either side, from the start or on the way, which exp(-a) cannot follow."""
+    c, r, W, V = nade_inputs((19,))
+    c, W = c + shift, scale * W
+    reach = c.abs().max() + W.abs().sum(0).max()  # rounding is relative to the largest that the sum in it comes to
+    assert_fused_is_plain(nade, [c, r, W, V], bits(19, 37), tolerance=TOLERANCE + EPSILON * float(reach))
+
+
+def test_fused_nade_takes_values_between_0_and_1():
+    assert_fused_is_plain(nade, nade_inputs((19,)), torch.rand(19, 37, generator=rng()))
+
+
+@pytest.mark.parametrize(("n_out", "n_hidden"), [(1, 1), (2, 9), (200, 64), (784, 200)])
+def test_fused_nade_of_other_sizes(n_out, n_hidden):
+    assert_fused_is_plain(nade, nade_inputs((3,), n_out, n_hidden, 0.1), bits(3, n_out, ones=0.2))
+
+
+@PLAIN_AND_FUSED
+def test_nade_logits_are_those_of_its_log_prob(monkeypatch, wish):
+    monkeypatch.setenv("DOUBLY_KERNELS", wish)
+    inputs, value = nade_inputs((5, 3)), bits(3, 37)
+    logits = nade.logits(*inputs, value)
+    assert logits.shape == (5, 3, 37)
+    torch.testing.assert_close(bernoulli.log_prob(logits, value), nade.log_prob(*inputs, value))
+
+
+def test_plain_gradients_are_those_of_finite_differences():
+    inputs, value = [tensor.double().requires_grad_() for tensor in nade_inputs((2, 3), 5, 4)], bits(3, 5).double()
+    assert torch.autograd.gradcheck(lambda c, r, W, V: nade.plain_log_prob(c, r, W, V, value), inputs)
+    logits = normal(2, 3, 5).double().requires_grad_()
+    assert torch.autograd.gradcheck(bernoulli.plain_log_prob, (logits, value.requires_grad_()))
+
+
+def test_neither_nade_keeps_its_hidden_layers():
+    """Kept for the gradient: some D + H numbers a row, not D H; the plain one may have sqrt(D) H."""
+    inputs, value, kept = watched(nade_inputs((50,), 100, 40)), bits(50, 100), 0
+
+    def count(tensor: Tensor) -> Tensor:
+        nonlocal kept
+        kept += tensor.numel()
+        return tensor
+
+    for log_prob, limit in ((nade.fused_log_prob, 4 * (100 + 40)), (nade.plain_log_prob, 4 * (100 + 10 * 40))):
+        kept = 0
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            log_prob(*inputs, value)
+        assert kept <= 50 * limit
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_a_number_is_not_swallowed(bad):
+    logits = torch.zeros(3, 20)
+    logits[1, 17] = bad
+    found, (gradient,) = gradients(bernoulli.fused_log_prob, [logits], torch.zeros(20))
+    assert torch.isfinite(found).tolist() == [True, False, True]
+    if np.isnan(bad):
+        assert gradient.isnan().nonzero().tolist() == [[1, 17]]
+    for k in range(4):
+        inputs = nade_inputs((9,))
+        inputs[k][2, 3] = bad
+        value = torch.ones(9, 37)
+        expected, expected_gradients = gradients(nade.plain_log_prob, inputs, value)
+        found, found_gradients = gradients(nade.fused_log_prob, inputs, value)
+        assert torch.equal(found.isfinite(), expected.isfinite())
+        for a, b in zip(found_gradients, expected_gradients, strict=True):
+            assert not (a.isfinite() & b.isnan()).any()
+
+
+def test_the_number_of_threads_changes_nothing():
+    threads = torch.get_num_threads()
+
+    def everything() -> list[Tensor]:
+        logits, value = normal(5, 40, 300), bits(40, 300)
+        results = [noise.normal((10_001,), rng()), bernoulli.fused_draw(logits, rng(), 3)]
+        results += bernoulli.fused_draw_with_log_prob(logits, rng())
+        log_prob, grads = gradients(bernoulli.fused_log_prob, [logits[0]], bits(5, 40, 300))
+        results += [log_prob, *grads]
+        for batch in ((5, 40), ()):
+            log_prob, grads = gradients(nade.fused_log_prob, nade_inputs(batch, 300), bits(5, 40, 300))
+            results += [log_prob, *grads, *nade.fused_draw(*nade_inputs(batch, 300), rng(), 20)]
+        return [
+            *results,
+            darn.fused_draw(logits, 0.1 * normal(300, 300), rng()),
+            bernoulli.fused_log_prob(logits, value),
+        ]
+
+    try:
+        torch.set_num_threads(1)
+        alone = everything()
+        torch.set_num_threads(2)
+        assert all(torch.equal(a, b) for a, b in zip(alone, everything(), strict=True))
+    finally:
+        torch.set_num_threads(threads)
+
+
+# random numbers
+
+
+def words(n: int, row: int = 0, low: int = 0, high: int = 0) -> np.ndarray:
+    return choose.loops().random_words(n, row, np.uint32(low), np.uint32(high))[:n]
+
+
+def test_words_are_those_of_philox():
+    """Known answers of Philox4x32-10, which its authors publish with it (Random123, kat_vectors)."""
+    philox = choose.loops().philox
+    answer = (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
+    assert philox(0, 0, np.uint32(0), np.uint32(0)) == answer
+    assert words(1)[0] == 0x6627E8D5
+    assert not np.array_equal(words(64, row=0), words(64, row=1))
+
+
+def test_words_are_uniform_and_independent():
+    many = words(200_000, low=5)
+    uniform = (many + 0.5) / 2**32
+    assert stats.kstest(uniform, "uniform").pvalue > 1e-3
+    ones = np.unpackbits(many.view(np.uint8)).reshape(-1, 32).mean(0)  # every bit, over the words
+    assert np.abs(ones - 0.5).max() < 5 * 0.5 / np.sqrt(len(many))
+    others = [words(200_000, low=6), words(200_000, low=5, high=1), words(200_000, row=1, low=5)]
+    for other in [*others, *(np.roll(many, lag) for lag in (1, 2, 4, 16, 64, 784))]:
+        assert abs(np.corrcoef(uniform, other)[0, 1]) < 5 / np.sqrt(len(many))
+
+
+def test_normals_are_normal_and_independent():
+    n = 400_001
+    found = noise.normal((n,), rng()).numpy().astype(float)
+    halves = found[: n // 1024 * 1024].reshape(-1, 2, 512)  # of Box and Muller's pairs
+    for part in (found, halves[:, 0].ravel(), halves[:, 1].ravel()):
+        assert stats.kstest(part, "norm").pvalue > 1e-3
+    for k, moment, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
+        assert abs((found**k).mean() - moment) < 5 * np.sqrt(variance / n)
+    assert 4.2 < np.abs(found).max() < 7
+    first, second = halves[:, 0].ravel(), halves[:, 1].ravel()
+    angle = np.arctan2(second, first) / (2 * np.pi) + 0.5
+    assert stats.kstest(angle, "uniform").pvalue > 1e-3
+    assert stats.kstest(np.exp(-(first**2 + second**2) / 2), "uniform").pvalue > 1e-3
+    for lag in (1, 2, 16, 512, 1024):
+        for transform in (found, found**2):
+            assert abs(np.corrcoef(transform, np.roll(transform, lag))[0, 1]) < 5 / np.sqrt(n)
+
+
+def test_the_generator_is_the_only_state():
+    one, other = rng(7), rng(7)
+    draws = [noise.normal((3, 1025), one), noise.normal((3, 1025), one)]
+    assert not torch.equal(*draws)
+    assert torch.equal(draws[0], noise.normal((3, 1025), other))
+    state = other.get_state()
+    assert torch.equal(draws[1], noise.normal((3, 1025), other))
+    assert torch.equal(draws[1], noise.normal((3, 1025), other.set_state(state)))
+
+
+@PLAIN_AND_FUSED
+def test_normals_of_any_shape_and_type(monkeypatch, wish):
+    monkeypatch.setenv("DOUBLY_KERNELS", wish)
+    assert noise.normal((), rng()).shape == ()
+    assert noise.normal((0, 3), rng()).shape == (0, 3)
+    monkeypatch.delenv("DOUBLY_KERNELS")
+    assert noise.normal((2, 3), rng(), torch.float64).dtype == torch.float64
+
+
+# draws
+
+
+def darn_log_prob(r: Tensor, W: Tensor, value: Tensor) -> Tensor:
+    return bernoulli.plain_log_prob(r + value @ W.tril(-1).T, value)
+
+
+def frequencies_fit(value: Tensor, log_prob: Tensor) -> bool:
+    """Chi-square of draws (n, D) against log probabilities of all 2^D values, in the order of counting."""
+    places = 2 ** torch.arange(value.shape[-1]).flip(0)
+    counts = torch.bincount((value.long() * places).sum(-1), minlength=len(log_prob))
+    expected = log_prob.double().exp()
+    assert abs(expected.sum() - 1) < 1e-5
+    return stats.chisquare(counts.numpy(), (expected / expected.sum() * len(value)).numpy()).pvalue > 1e-3
+
+
+@PLAIN_AND_FUSED
+@pytest.mark.parametrize("shared", [True, False], ids=["draws", "rows"])
+@pytest.mark.parametrize("n_out", [1, 4])
+def test_draws_follow_the_log_probability(monkeypatch, wish, shared, n_out):
+    monkeypatch.setenv("DOUBLY_KERNELS", wish)
+    every = torch.tensor(list(itertools.product([0.0, 1.0], repeat=n_out)))
+    c, r, W, V = nade_inputs((), n_out, 3, 1.0)
+    square = normal(n_out, n_out)
+    n = 20_000
+    rows, draws = ((), n) if shared else ((n,), None)
+    logits, start = r.expand(*rows, n_out), c.expand(*rows, 3)
+    assert frequencies_fit(bernoulli.draw(logits, rng(), draws), bernoulli.plain_log_prob(r, every))
+    value, log_prob = bernoulli.draw_with_log_prob(logits, rng(), draws)
+    assert frequencies_fit(value, bernoulli.plain_log_prob(r, every))
+    torch.testing.assert_close(log_prob, bernoulli.plain_log_prob(r, value))
+    value, log_prob = nade.draw(start, logits, W, V, rng(), draws)
+    assert frequencies_fit(value, nade.plain_log_prob(c, r, W, V, every))
+    torch.testing.assert_close(log_prob, nade.plain_log_prob(c, r, W, V, value), rtol=1e-5, atol=1e-5)
+    assert frequencies_fit(darn.draw(logits, square.tril(-1), rng(), draws), darn_log_prob(r, square, every))
+
+
+@PLAIN_AND_FUSED
+def test_the_log_prob_of_a_draw_has_its_gradient(monkeypatch, wish):
+    monkeypatch.setenv("DOUBLY_KERNELS", wish)
+    inputs = watched(nade_inputs((3,)))
+    value, log_prob = nade.draw(*inputs, rng(), 5)
+    assert value.shape == (5, 3, 37)
+    assert not value.requires_grad
+    found = torch.autograd.grad(log_prob.sum(), inputs)
+    expected = torch.autograd.grad(nade.plain_log_prob(*inputs, value).sum(), inputs)
+    for a, b in zip(found, expected, strict=True):
+        assert_close(a, b)
+    value, log_prob = bernoulli.draw_with_log_prob(inputs[1], rng(), 5)
+    (found_logits,) = torch.autograd.grad(log_prob.sum(), inputs[1])
+    assert_close(found_logits, (value - torch.sigmoid(inputs[1])).sum(0).detach())
+
+
+@PLAIN_AND_FUSED
+def test_what_is_all_but_certain_is_drawn(monkeypatch, wish):
+    """A million draws with log-odds of 40: the other value would be a matter of coarse random numbers."""
+    monkeypatch.setenv("DOUBLY_KERNELS", wish)
+    logits = torch.tensor([40.0, -40.0])
+    value = bernoulli.draw(logits, rng(), 1_000_000)
+    assert torch.equal(value, (logits > 0).float().expand_as(value))
+
+
+def test_rare_values_are_as_rare_as_they_should_be():
+    """Log-odds of -15: some 3 in 10 million."""
+    value = bernoulli.fused_draw(torch.full((1000,), -15.0), rng(), 20_000)
+    expected = value.numel() / (1 + np.exp(15))
+    assert abs(value.sum() - expected) < 4 * np.sqrt(expected)
