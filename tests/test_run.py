@@ -15,8 +15,11 @@ import safetensors.torch
 import torch
 
 import doubly
+from doubly.config import build
 from doubly.errors import UserError
 from doubly.run import Run, write
+from doubly.train import finished, init
+from doubly.train import fit as train_fit
 
 # a checkpoint at every mini-batch (0 minutes): SIGKILL may strike while one is being written
 SHORT = [
@@ -105,6 +108,35 @@ def _wait_for_a_checkpoint(folder: Path, process: subprocess.Popen) -> None:
     while process.poll() is None and not (file.exists() and file.stat().st_mtime_ns != before):
         assert time.monotonic() < end, "no checkpoint was written"
         time.sleep(0.002)
+
+
+def test_a_run_with_warm_up_schedule_and_objective_memory_resumes_to_the_same_bits(tmp_path):
+    """Every kind of state: Adam's while warming up, the thermostat's after, and a learnt baseline."""
+    settings: dict[str, Any] = {"data": "bars", "hidden": (4,), "theta_steps": 1, "warmup": 3, "objective": "nvil"}
+    settings |= {"schedule": "cosine:cycle=4", "batch": 500, "epochs": 8, "collect": 3, "threads": 1, "quiet": True}
+    doubly.fit(tmp_path / "whole", **settings)
+    run = Run.create(tmp_path / "parts", Run(tmp_path / "whole").config)
+    method, data = build(run.config, run.data()), run.data()
+    train, valid = torch.as_tensor(data.train), torch.as_tensor(data.valid)
+    for stop in range(2, 38, 5):  # after so many mini-batches: 4 and an end in each epoch
+        state = run.restore(method) or init(method, train)
+        run.forget_after(state.epoch)
+        for _ in range(stop % 7):
+            state, record = next(train_fit(method, train, valid, state))
+            if record:
+                run.log(record._asdict() | {"seconds": 0})
+                if record.phase == "collect":
+                    run.keep(record.collected, state.theta.theta)
+            if finished(method, state):
+                break
+        run.save(state)
+        if finished(method, state):
+            break
+    doubly.resume(run.path, quiet=True)
+    whole, parts = everything(tmp_path / "whole"), everything(run.path)
+    for name, value in whole.items():
+        same = torch.equal(value, parts[name]) if isinstance(value, torch.Tensor) else value == parts[name]
+        assert same, f"{name} differs"
 
 
 def test_resuming_a_finished_run_changes_nothing(left_alone):

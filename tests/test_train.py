@@ -15,9 +15,10 @@ from doubly.errors import Diverged, UserError
 from doubly.evaluate import refit, score_rows
 from doubly.inference import NAIS
 from doubly.model import Chain
-from doubly.priors import Normal
+from doubly.priors import Flat, Normal
 from doubly.samplers import SGNHT, Adam
-from doubly.train import Method, State, fit, init
+from doubly.schedules import SCHEDULES
+from doubly.train import Method, State, fit, init, mover
 
 
 def method(n_visible: int = 4, hidden: tuple[int, ...] = (3,), **fields) -> Method:
@@ -259,3 +260,65 @@ def test_refitting_fits_a_copy_and_tightens_the_bound():
     after = score_rows(chosen, theta, fitted, train, draws=5).log_likelihood
     gain = after - before
     assert gain.mean() > 3 * gain.std() / math.sqrt(len(gain))
+
+
+def test_warming_up_is_adam_and_then_the_sampler_starts_where_it_got():
+    chosen = method(warmup=2, epochs=4, collect=1, step=1e-12)
+    state, kinds = init(chosen, rows(20)), []
+    for state, record in fit(chosen, rows(20), rows(5), state):  # noqa: B020
+        if record:
+            kinds.append(type(state.theta).__name__)
+            if record.epoch == 2:
+                handed_over = state.theta.theta
+    assert kinds == ["AdamState", "SGNHTState", "SGNHTState", "SGNHTState"]
+    torch.testing.assert_close(state.theta.theta, handed_over, rtol=1e-3, atol=1e-4)  # so small a step stays there
+    assert not torch.equal(state.theta.theta, handed_over)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_step_follows_its_schedule(schedule):
+    chosen = method(schedule=SCHEDULES.make(schedule), step=0.5, warmup=3)
+    assert mover(chosen, 2.5).step == chosen.warmup_step
+    for time in (3, 3.25, 17.5):
+        assert mover(chosen, time).step == pytest.approx(0.5 * chosen.schedule(time - 3))
+    assert chosen.schedule(0) == 1
+    assert all(0 < chosen.schedule(time / 7) <= 1 for time in range(300))
+
+
+def test_the_momentum_keeps_its_temperature_when_the_schedule_changes_the_step():
+    chosen = method(
+        64, (50,), schedule=SCHEDULES.make("cosine:cycle=3,low=0.01"), epochs=9, collect=1, batch=100, step=0.01
+    )
+    _, records, _ = run(chosen, rows(100, 64), rows(5, 64))
+    # 3300 weights give a standard error of sqrt(2 / 3300) = 0.025; noise of the gradient adds at most some tenths
+    assert all(0.8 < record.sampler["temperature"] < 1.5 for record in records)
+
+
+def test_the_reference_order_moves_phi_before_theta():
+    calls: list[str] = []
+
+    class Spy(NAIS):
+        def __call__(self, *args, **rest):
+            calls.append(args[8])
+            return super().__call__(*args, **rest)
+
+    run(method(phi_first=True, phi_steps=2, estimator=Spy(), epochs=1, collect=0, theta_steps=2), rows(10), rows(5))
+    assert calls == ["phi", "phi", "theta"] * 2
+
+
+def test_a_prior_on_phi_is_shared_out_over_the_rows():
+    """phi climbs the mean over rows, so that its log prior is divided by their number."""
+    grads: dict[str, Tensor] = {}
+
+    class Spy(Adam):
+        def tell(self, state, grad, eta, rng):
+            grads.setdefault(self.name, grad)
+            return super().tell(state, grad, eta, rng)
+
+    for name, prior in (("without", Flat()), ("with", Normal(0.5))):
+        optimiser = Spy()
+        object.__setattr__(optimiser, "name", name)
+        chosen = method(phi_prior=prior, optimiser=optimiser, epochs=1, collect=0)
+        start = init(chosen, rows(10)).phi.theta
+        run(chosen, rows(10), rows(5))
+    torch.testing.assert_close(grads["with"] - grads["without"], -start / 0.25 / 10, rtol=1e-3, atol=1e-6)
