@@ -30,5 +30,8 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+bench: setup
+	$(BIN)/python benchmarks/kernels.py --json benchmarks/results.json
+
 docs: setup
 	$(BIN)/python docs/members.py

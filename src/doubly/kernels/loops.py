@@ -582,7 +582,7 @@ def gibbs_difference(logits, probability, W, factors, change):
         for i in range(GIBBS_BLOCK):
             product *= ONE + p[i] * factor[i]
         if SMALL < product < LARGE:
-            products *= product
+            products *= float(product)
             n += 1
             if n == GIBBS_BLOCKS:
                 total, products, n = total + np.log(products), 1.0, 0
