@@ -138,7 +138,8 @@ def test_run_without_samples_shows_the_last_draw(tmp_path):
 
 
 def test_run_without_epochs_says_so(tmp_path):
-    run = Run.create(tmp_path / "run", Config())
+    with Run.create(tmp_path / "run", Config(), load("digits")) as run:
+        pass
     assert "no epoch" in refusal(make, run.path)
     assert not (run.path / "report.html").exists()
     assert "holds no run" in refusal(make, tmp_path)

@@ -1,6 +1,5 @@
 """Run folders: a fit that is stopped, however roughly, and resumed ends with the same bits as one left alone."""
 
-import json
 import os
 import random
 import signal
@@ -10,14 +9,15 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 
 import doubly
 from doubly.config import build
-from doubly.errors import UserError
-from doubly.run import Run, write
+from doubly.errors import Diverged, UserError
+from doubly.run import Run, locked, write
 from doubly.train import finished, init
 from doubly.train import fit as train_fit
 
@@ -115,8 +115,9 @@ def test_a_run_with_warm_up_schedule_and_objective_memory_resumes_to_the_same_bi
     settings: dict[str, Any] = {"data": "bars", "hidden": (4,), "theta_steps": 1, "warmup": 3, "objective": "nvil"}
     settings |= {"schedule": "cosine:cycle=4", "batch": 500, "epochs": 8, "collect": 3, "threads": 1, "quiet": True}
     doubly.fit(tmp_path / "whole", **settings)
-    run = Run.create(tmp_path / "parts", Run(tmp_path / "whole").config)
-    method, data = build(run.config, run.data()), run.data()
+    data = Run(tmp_path / "whole").data()
+    with Run.create(tmp_path / "parts", Run(tmp_path / "whole").config, data) as run:
+        method = build(run.config, data)
     train, valid = torch.as_tensor(data.train), torch.as_tensor(data.valid)
     for stop in range(2, 38, 5):  # after so many mini-batches: 4 and an end in each epoch
         state = run.restore(method) or init(method, train)
@@ -148,7 +149,8 @@ def test_resuming_a_finished_run_changes_nothing(left_alone):
 
 def test_a_run_stopped_before_its_first_checkpoint_starts_over(left_alone, tmp_path):
     folder = tmp_path / "run"
-    Run.create(folder, Run(left_alone).config)
+    with Run.create(folder, Run(left_alone).config, Run(left_alone).data()):
+        pass
     doubly.resume(folder, quiet=True)
     assert_same(left_alone, folder)
 
@@ -216,7 +218,7 @@ def test_bad_settings_leave_no_folder_behind(tmp_path):
 
 def test_two_processes_cannot_move_one_chain(tmp_path):
     run = doubly.fit(tmp_path / "run", data="bars", hidden=(3,), epochs=1, theta_steps=1, quiet=True)
-    with run.locked(), pytest.raises(UserError, match="another process is working on"), run.locked():
+    with locked(run.path), pytest.raises(UserError, match="another process is working on"), locked(run.path):
         pass
 
 
@@ -232,16 +234,71 @@ def test_writing_leaves_the_old_content_when_it_fails(tmp_path, monkeypatch):
     file = tmp_path / "file"
     write(file, b"old")
     monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk on fire")))
-    with pytest.raises(OSError, match="fire"):
+    with pytest.raises(UserError, match=r"cannot write .* fire"):
         write(file, b"new")
     assert file.read_bytes() == b"old"
     assert [other.name for other in tmp_path.iterdir()] == ["file"]
 
 
-def test_config_json_is_the_only_source_of_the_architecture(left_alone):
-    config = json.loads((left_alone / "config.json").read_text())
-    assert config["hidden"] == [6, 4]
-    assert [layer.n_out for layer in doubly.load(left_alone).model.layers] == [16, 6, 4]
+def test_a_run_can_be_read_without_its_data_but_not_with_others(tmp_path):
+    file = tmp_path / "mine.npy"
+    np.save(file, np.eye(5)[np.arange(100) % 5])
+    run = doubly.fit(tmp_path / "run", data=str(file), hidden=(2,), epochs=2, collect=1, theta_steps=1, quiet=True)
+    np.save(file, np.eye(5)[(np.arange(100) + 1) % 5])
+    with pytest.raises(UserError, match=r"is not the data that .* was made with"):
+        doubly.resume(run.path, quiet=True)
+    with pytest.raises(UserError, match="is not the data"):
+        run.posterior().log_likelihood(np.eye(5))  # a proposal would have to be fitted
+    file.unlink()
+    assert [layer.n_out for layer in doubly.load(run.path).model.layers] == [5, 2]
+    assert doubly.load(run.path).sample(4).shape == (4, 5)
+
+
+def test_a_run_under_way_cannot_be_overwritten(tmp_path):
+    settings: dict[str, Any] = {"data": "bars", "hidden": (3,), "epochs": 1, "theta_steps": 1, "quiet": True}
+    run = doubly.fit(tmp_path / "run", **settings)
+    before = everything(run.path)
+    with locked(run.path), pytest.raises(UserError, match="another process"):
+        doubly.fit(run.path, overwrite=True, **settings)
+    assert everything(run.path).keys() == before.keys()
+
+
+def test_a_chain_that_diverges_leaves_its_last_good_checkpoint_or_nothing(tmp_path):
+    settings: dict[str, Any] = {
+        "data": "bars",
+        "hidden": (3,),
+        "theta_steps": 1,
+        "quiet": True,
+        "checkpoint_minutes": 0,
+    }
+    with pytest.raises(Diverged):
+        doubly.fit(tmp_path / "run", step=1e30, **settings)
+    for file in (tmp_path / "run").rglob("*.safetensors"):
+        assert all(torch.isfinite(value).all() for value in safetensors.torch.load_file(file).values())
+
+
+def test_a_fit_leaves_the_number_of_threads_alone(tmp_path):
+    torch.set_num_threads(2)
+    try:
+        doubly.fit(tmp_path / "run", data="bars", hidden=(3,), epochs=1, theta_steps=1, threads=1, quiet=True)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("name", ["config.json", "data.json", "metrics.jsonl"])
+@pytest.mark.parametrize("content", ["{", "[1", "\n\n5x\n"])
+def test_damaged_files_are_one_line(name, content, tmp_path):
+    run = doubly.fit(tmp_path / "run", data="bars", hidden=(3,), epochs=1, theta_steps=1, quiet=True)
+    (run.path / name).write_text(content + "\n")
+    with pytest.raises(UserError):
+        _look_at_everything(run.path)
+
+
+def _look_at_everything(folder: Path) -> None:
+    opened = Run(folder)
+    opened.metrics()
+    opened.posterior()
 
 
 def test_own_files_are_found_from_any_folder(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import dataclasses
 import io
 import json
 import re
+import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,7 +40,9 @@ class Fit(Config):
 
         names = [field.name for field in dataclasses.fields(Config)]
         run = fit_config(Config(**{name: getattr(self, name) for name in names}), self.out, self.overwrite)
-        print(f"{run.path}: finished after {len(run.metrics())} epochs; next: doubly evaluate {run.path}")
+        print(
+            f"{run.path}: finished after {len(run.metrics())} epochs; next: doubly evaluate {shlex.quote(str(run.path))}"
+        )
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,9 @@ class Resume:
         from doubly.drive import resume
 
         run = resume(self.folder, threads=self.threads)
-        print(f"{run.path}: finished after {len(run.metrics())} epochs; next: doubly evaluate {run.path}")
+        print(
+            f"{run.path}: finished after {len(run.metrics())} epochs; next: doubly evaluate {shlex.quote(str(run.path))}"
+        )
 
 
 @dataclass(frozen=True)
@@ -78,17 +83,17 @@ class Evaluate:
     """Print one JSON object."""
 
     def run(self) -> None:
-        import torch
-
+        from doubly.drive import use_threads
         from doubly.evaluate import summary
         from doubly.progress import Progress
         from doubly.run import Run, write
 
         run = Run(self.folder)
-        torch.set_num_threads(self.threads or run.config.threads)
         data = run.data()
         rows = data.split(self.split)
-        with Progress() as progress:
+        if self.refit < 0:
+            raise UserError(f"refit must not be negative, got {self.refit}")
+        with Progress() as progress, use_threads(self.threads or run.config.threads):
             posterior = run.posterior(
                 refit_passes=self.refit,
                 progress=lambda what, done, total: progress.show(f"{what}: {done}/{total}"),
@@ -111,10 +116,12 @@ class Evaluate:
         if self.json:
             print(json.dumps(found))
         else:
+            error = "" if score.stderr is None else f" ± {score.stderr:.3f}"
+            how = f"{self.draws} draws, {score.ess:.1f} of them effective" if run.config.hidden else "exact"
             known = f"\nthe data's own density gives {found['truth']:.3f}" if "truth" in found else ""
             print(
-                f"log-likelihood of {score.n} {self.split} rows: {score.log_likelihood:.3f} ± {score.stderr:.3f} nats "
-                f"({self.of} of the weights, {self.draws} draws, {score.ess:.1f} of them effective){known}"
+                f"log-likelihood of {score.n} {self.split} rows: {score.log_likelihood:.3f}{error} nats "
+                f"({self.of} of the weights, {how}){known}"
             )
 
 
@@ -137,7 +144,7 @@ class Sample:
         from doubly.run import Run
 
         run = Run(self.folder)
-        save_rows(Path(self.out), run.posterior().sample(self.n, self.of, self.seed), run.data().shape)
+        save_rows(Path(self.out), run.posterior().sample(self.n, self.of, self.seed), run.facts.shape)
         print(f"{self.n} rows in {self.out}")
 
 
@@ -208,7 +215,7 @@ def _fit_default(args: list[str]) -> Fit:
     """The defaults of `fit`: those of the preset that the arguments name, where they do."""
     names = [
         arg.partition("=")[2] or following
-        for arg, following in zip(args, [*args[1:], ""], strict=True)
+        for arg, following in zip(args, [*args[1:], ""], strict=False)
         if re.match("--preset(=|$)", arg)
     ]
     if not names:

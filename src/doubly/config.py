@@ -6,13 +6,16 @@ Only names and numbers are kept here; `build` turns them into objects. Nothing h
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from doubly.errors import UserError
 
 if TYPE_CHECKING:
     from doubly.data import Data
     from doubly.train import Method
+
+
+MOST_THREADS = 1024  # beyond which starting them fails in ways that cannot be caught
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,14 @@ class Config:
     """Threads to compute with; 0 chooses one for small models and all cores for others. Kept for resuming."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.hidden, int):
+            raise UserError(f"hidden must be a list of widths, as in ({self.hidden},), got {self.hidden}")
         object.__setattr__(self, "hidden", tuple(self.hidden))  # JSON has no tuples
         for name in ("keep", "threads", "seed", "checkpoint_minutes"):
-            if getattr(self, name) < 0:
+            if not getattr(self, name) >= 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.threads > MOST_THREADS:
+            raise UserError(f"threads must be at most {MOST_THREADS}, got {self.threads}")
         if self.checkpoint_epochs < 1:
             raise UserError(f"checkpoint_epochs must be at least 1, got {self.checkpoint_epochs}")
 
@@ -156,9 +163,17 @@ def preset(name: str, **overrides: Any) -> Config:
     return from_dict(PRESETS[name][1] | overrides)
 
 
-def build(config: Config, data: "Data") -> "Method":
+class Facts(NamedTuple):
+    """What a model has to know of its data."""
+
+    width: int
+    kind: str
+    shape: tuple[int, ...]
+
+
+def build(config: Config, data: "Data | Facts") -> "Method":
     """The objects that the settings name, checked against each other and against the data."""
-    from doubly.data import check_binary
+    from doubly.data import Data, check_binary
     from doubly.inference import ESTIMATORS, NAIS, OBJECTIVES, Wake
     from doubly.model import Chain
     from doubly.priors import PRIORS
@@ -168,9 +183,9 @@ def build(config: Config, data: "Data") -> "Method":
 
     model = Chain.build(config.model, data=data.width, hidden=config.hidden, start=config.start)
     proposal = Chain.build_proposal(config.proposal, data=data.width, hidden=config.hidden, start=config.start)
-    if model.layers[0].kind == "binary":
+    if model.layers[0].kind == "binary" and isinstance(data, Data):
         check_binary(data, f"the data layer {config.model.split(',')[0]!r} draws 0 or 1")
-    elif data.kind == "binary":
+    elif model.layers[0].kind == "real" and data.kind == "binary":
         raise UserError(f"the data layer {config.model.split(',')[0]!r} draws real numbers, but the data are 0 or 1")
     for level, (p, q) in enumerate(zip(model.layers[1:], proposal.layers[::-1], strict=True), start=1):
         if p.kind != q.kind:

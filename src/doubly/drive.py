@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import os
+import shlex
 import signal
 import threading
 import time
@@ -14,13 +15,13 @@ from typing import Any
 import torch
 
 from doubly import config as settings
-from doubly.config import Config, build
-from doubly.data import load
+from doubly.config import MOST_THREADS, Config, build
+from doubly.data import DATASETS, Data, load
 from doubly.errors import UserError
 from doubly.posterior import Posterior
 from doubly.progress import Progress, span
-from doubly.run import Run
-from doubly.train import Method, Record, State, collecting, finished, init, latest_start
+from doubly.run import Run, locked
+from doubly.train import Method, Record, State, collecting, finished, healthy, init, latest_start
 from doubly.train import fit as train_fit
 
 # multiplications in a step below which one thread is as fast as two, and not upset by a busy neighbour
@@ -54,21 +55,35 @@ def fit(
 def fit_config(config: Config, out: str | Path, overwrite: bool = False, quiet: bool = False) -> Run:
     """Learn a model by these settings into the run folder `out`."""
     _check_device(config.device)
-    if Path(config.data).is_file():  # so that the run can be opened from anywhere
+    if config.data not in DATASETS and os.path.isfile(config.data):  # so that the run can be opened from anywhere
         config = dataclasses.replace(config, data=str(Path(config.data).resolve()))
-    # what is wrong with the settings shows here, before a folder is made
-    method = build(config, load(config.data))
-    torch.set_num_threads(config.threads or _enough_threads(method, config.draws))
-    config = dataclasses.replace(config, threads=torch.get_num_threads())
-    return _drive(Run.create(out, config, overwrite), quiet)
+    data = load(config.data)
+    method = build(config, data)  # what is wrong with the settings shows here, before a folder is made
+    config = dataclasses.replace(config, threads=config.threads or _enough_threads(method, config.draws))
+    with Run.create(out, config, data, overwrite) as run, use_threads(config.threads):
+        return _drive(run, data, method, quiet)
 
 
 def resume(path: str | Path, quiet: bool = False, threads: int = 0) -> Run:
-    """Go on with a run that was stopped, as if it had not been."""
+    """Go on with a run that was stopped, as if it had not been; other threads change the last bits."""
     run = Run(path)
     _check_device(run.config.device)
-    torch.set_num_threads(threads or run.config.threads)
-    return _drive(run, quiet)
+    data = run.data()
+    with locked(run.path), use_threads(threads or run.config.threads):
+        return _drive(run, data, build(run.config, data), quiet)
+
+
+@contextmanager
+def use_threads(number: int) -> Iterator[None]:
+    """Compute with so many threads, then with as many as before."""
+    if not 0 < number <= MOST_THREADS:
+        raise UserError(f"threads must be between 1 and {MOST_THREADS}, got {number}")
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def open_posterior(path: str | Path, **options: Any) -> Posterior:
@@ -76,12 +91,11 @@ def open_posterior(path: str | Path, **options: Any) -> Posterior:
     return Run(path).posterior(**options)
 
 
-def _drive(run: Run, quiet: bool) -> Run:
-    config, data = run.config, run.data()
-    method = build(config, data)
+def _drive(run: Run, data: Data, method: Method, quiet: bool) -> Run:
+    config = run.config
     train = torch.as_tensor(data.train).to(config.device)
     valid = torch.as_tensor(data.valid).to(config.device)
-    with run.locked(), Progress(quiet) as progress, _stop_signal() as stopped:
+    with Progress(quiet) as progress, _stop_signal() as stopped:
         _warn_of_crowding(progress)
         state = run.restore(method) or init(method, train)
         run.forget_after(state.epoch)
@@ -100,12 +114,13 @@ def _drive(run: Run, quiet: bool) -> Run:
             done = finished(method, state)
             progress.show(watch.line(state, record), last=done)
             due = record is not None and state.epoch % config.checkpoint_epochs == 0
-            if due or done or stopped or now - saved_at >= 60 * config.checkpoint_minutes:
+            wanted = due or done or stopped or now - saved_at >= 60 * config.checkpoint_minutes
+            if wanted and healthy(state):  # the epoch's end will say if it is not
                 run.save(state)
                 saved_at = time.monotonic()
             if stopped and not done:
                 where = f"in epoch {state.epoch + 1} after mini-batch {state.batch}"
-                line = f"stopped {where}, all saved; go on with: doubly resume {run.path}"
+                line = f"stopped {where}, all saved; go on with: doubly resume {shlex.quote(str(run.path))}"
                 raise Interrupted(line, stopped[0])
     return run
 
@@ -128,7 +143,7 @@ class _Watch:
 
     def line(self, state: State, record: Record | None) -> str:
         if record:
-            self._valid = f"valid {record.valid:.3f} ± {record.valid_stderr:.3f}"
+            self._valid = f"valid {record.valid:.3f}" + (f" ± {record.valid_stderr:.3f}" if record.valid_stderr else "")
         speed = (self._done(state) - self._first) / max(time.monotonic() - self._started, 1e-9)
         if collecting(self._method, state):
             phase = f"collecting {state.collected}/{self._method.collect}"
@@ -174,7 +189,12 @@ def _stop_signal() -> Iterator[list[int]]:
 def _enough_threads(method: Method, draws: int) -> int:
     """All the threads PyTorch would use, or one where a step is too little work to share."""
     multiplications = (method.model.size + method.proposal.size) * method.batch * draws
-    return torch.get_num_threads() if multiplications > SHARED_WORK else 1
+    return _cores() if multiplications > SHARED_WORK else 1
+
+
+def _cores() -> int:
+    """The cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _check_device(device: str) -> None:
@@ -187,7 +207,7 @@ def _check_device(device: str) -> None:
 
 def _warn_of_crowding(progress: Progress) -> None:
     """A core that something else keeps busy makes threads wait for each other: ten times slower is not rare."""
-    threads, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    number, cores = torch.get_num_threads(), _cores()
     free = max(1, cores - round(os.getloadavg()[0]))
-    if threads > free:
-        progress.say(f"warning: {threads} threads, but only {free} of {cores} cores look free; try --threads {free}")
+    if number > free:
+        progress.say(f"warning: {number} threads, but only {free} of {cores} cores look free; try --threads {free}")

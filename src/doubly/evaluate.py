@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from doubly.inference import Marginal, log_marginal
-from doubly.train import Method, generator
+from doubly.train import Method, batches, generator, stderr
 
 
 class Score(NamedTuple):
     """The mean over rows of log p(x) in nats, its standard error over rows, and the mean effective draws."""
 
     log_likelihood: float
-    stderr: float
+    stderr: float | None
     ess: float
     n: int
 
@@ -23,9 +23,7 @@ class Score(NamedTuple):
 def summary(rows: Marginal) -> Score:
     """The score of a set of rows."""
     values = rows.log_likelihood.double()
-    n = len(values)
-    stderr = (values.std() / math.sqrt(n)).item() if n > 1 else math.nan
-    return Score(values.mean().item(), stderr, rows.effective.double().mean().item(), n)
+    return Score(values.mean().item(), stderr(values), rows.effective.double().mean().item(), len(values))
 
 
 def ensemble(members: list[Marginal]) -> Marginal:
@@ -54,7 +52,7 @@ def refit(
     state = method.optimiser.init(phi, rng)
     for done in range(passes):
         eta = method.optimiser.eta(method.phi_step, len(train)) * (1 - done / passes)
-        for index in torch.randperm(len(train), generator=rng, device=train.device).split(method.batch):
+        for index in batches(torch.randperm(len(train), generator=rng, device=train.device), method.batch):
             state = method.optimiser.ask(state, eta, rng)
             x = train[index].float()
             chains = method.model, theta, method.proposal, state.theta

@@ -73,8 +73,7 @@ class Posterior:
 
     def score(self, x: np.ndarray, draws: int = 1000, of: Of = "mean", seed: int = 0) -> Marginal:
         """log p(x) of each row with the effective number of draws behind it."""
-        if draws < 1:
-            raise UserError(f"draws must be at least 1, got {draws}")
+        _check_draws(draws)
         rows = self._rows(x)
         members = list(self._members(of))
         scores = []
@@ -98,6 +97,7 @@ class Posterior:
 
     def encode(self, x: np.ndarray, draws: int = 100, of: Of = "mean", seed: int = 0) -> list[np.ndarray]:
         """E[z | x] for each hidden layer, from the data upward, by importance sampling."""
+        _check_draws(draws)
         rng = generator(self.phi.device, seed, "encode")
         members = list(self._members(of))
         blocks = []
@@ -163,6 +163,11 @@ class Posterior:
     def _out(self, rows: Tensor) -> np.ndarray:
         values = rows.cpu().numpy()
         return values.astype(np.uint8) if self.model.layers[0].kind == "binary" else values
+
+
+def _check_draws(draws: int) -> None:
+    if draws < 1:
+        raise UserError(f"draws must be at least 1, got {draws}")
 
 
 def _name(theta: Tensor, phi: Tensor, passes: int) -> str:

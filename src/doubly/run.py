@@ -10,11 +10,12 @@ report.html, figures/
 
 import dataclasses
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,24 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from doubly.config import Config, build, from_dict
-from doubly.data import Data
+from doubly.config import Config, Facts, build, from_dict
+from doubly.data import SPLITS, Data
 from doubly.data import load as load_data
 from doubly.errors import UserError
 from doubly.posterior import Posterior
 from doubly.train import Method, State, mover
 
-OURS = ("config.json", "metrics.jsonl", "checkpoint", "posterior", "evaluations", "figures", "report.html", "lock")
+OURS = (
+    "config.json",
+    "data.json",
+    "metrics.jsonl",
+    "checkpoint",
+    "posterior",
+    "evaluations",
+    "figures",
+    "report.html",
+    "lock",
+)
 
 
 class Run:
@@ -42,45 +53,69 @@ class Run:
             raise UserError(
                 f"{self.path} holds no run (it has no config.json): make one with doubly fit --out {self.path}"
             )
+        fields = _read_json(self.path / "config.json")
         try:
-            self.config: Config = from_dict(json.loads((self.path / "config.json").read_text()))
-        except json.JSONDecodeError as error:
-            raise UserError(f"{self.path / 'config.json'} cannot be read: {error}") from None
+            self.config: Config = from_dict(fields)
+        except TypeError as error:
+            raise UserError(f"{self.path / 'config.json'} is damaged: {error}") from None
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
     @classmethod
-    def create(cls, path: str | Path, config: Config, overwrite: bool = False) -> "Run":
-        """A new folder, or with `overwrite` an old run's folder emptied of what the run wrote."""
+    @contextmanager
+    def create(cls, path: str | Path, config: Config, data: Data, overwrite: bool = False) -> Iterator["Run"]:
+        """A new folder, or with `overwrite` an old run's folder emptied of what the run wrote; locked while in use.
+
+        A folder in which nothing worth keeping came to be is taken away again.
+        """
         folder = Path(path)
         if folder.exists() and not folder.is_dir():
             raise UserError(f"{folder} is a file: choose another folder for --out")
-        if (folder / "config.json").exists():
-            if not overwrite:
-                raise UserError(f"{folder} already holds a run: choose another --out, or insist with --overwrite")
-            for name in OURS:
-                shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink(missing_ok=True)
-        elif folder.exists() and any(folder.iterdir()):
+        found = {file.name for file in folder.iterdir()} if folder.exists() else set()
+        if "config.json" in found and not overwrite:
+            raise UserError(f"{folder} already holds a run: choose another --out, or insist with --overwrite")
+        if found - set(OURS) and "config.json" not in found:
             raise UserError(f"{folder} is not empty and holds no run: choose another --out")
-        for name in ("checkpoint", "posterior"):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-        write(folder / "config.json", json.dumps(dataclasses.asdict(config), indent=2).encode() + b"\n")
-        return cls(folder)
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Keep a second process from moving the same chain; the lock goes with the process, however it ends."""
-        with open(self.path / "lock", "w") as lock:
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            with _writing(folder):
+                for name in OURS[::-1]:  # config.json last: until then it is a run that can be overwritten
+                    if name != "lock":
+                        _remove(folder / name)
+                for name in ("checkpoint", "posterior"):
+                    (folder / name).mkdir()
+            write(folder / "data.json", json.dumps(_facts(data), indent=2).encode() + b"\n")
+            write(folder / "config.json", json.dumps(dataclasses.asdict(config), indent=2).encode() + b"\n")
+            run = cls(folder)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"another process is working on {self.path}: wait for it or stop it") from None
-            yield
+                yield run
+            except Exception:
+                if not run.checkpoint.exists():
+                    for name in OURS:
+                        _remove(folder / name)
+                    if not any(folder.iterdir()):
+                        folder.rmdir()
+                raise
+
+    @property
+    def checkpoint(self) -> Path:
+        """The file that holds where the chain stands."""
+        return self.path / "checkpoint" / "state.safetensors"
+
+    @property
+    def facts(self) -> Facts:
+        """What the data were like, known without them."""
+        facts = _read_json(self.path / "data.json")
+        return Facts(facts["width"], facts["kind"], tuple(facts["shape"]))
 
     def data(self) -> Data:
-        """The data the run was made with."""
-        return load_data(self.config.data)
+        """The data the run was made with; an error if they have changed."""
+        data = load_data(self.config.data)
+        if _facts(data) != _read_json(self.path / "data.json"):
+            raise UserError(f"{self.config.data} is not the data that {self.path} was made with: put them back")
+        return data
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records of the epochs finished."""
@@ -88,7 +123,11 @@ class Run:
         if not file.exists():
             return []
         # a line cut off by a power failure has no newline: leave it out
-        return [json.loads(line) for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        lines = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        try:
+            return [json.loads(line) for line in lines]
+        except json.JSONDecodeError as error:
+            raise UserError(f"{file} is damaged: {error}") from None
 
     def log(self, record: dict[str, Any]) -> None:
         """Add the record of an epoch."""
@@ -101,16 +140,14 @@ class Run:
         write(self.path / "metrics.jsonl", "".join(lines).encode())
 
     def save(self, state: State) -> None:
-        """Write a checkpoint, and the mean of what has been collected."""
+        """Write a checkpoint."""
         tensors, numbers = _flatten(state)
         blob = safetensors.torch.save(tensors, {"state": json.dumps(numbers)})
-        if state.collected:
-            self._write_vector("posterior/mean.safetensors", "theta", state.mean.float())
-        write(self.path / "checkpoint" / "state.safetensors", blob)
+        write(self.checkpoint, blob)
 
     def restore(self, method: Method) -> State | None:
         """The state of the last checkpoint, bit for bit; None if there is none yet."""
-        file = self.path / "checkpoint" / "state.safetensors"
+        file = self.checkpoint
         if not file.exists():
             return None
         device = torch.device(self.config.device)
@@ -119,9 +156,9 @@ class Run:
                 numbers = json.loads(opened.metadata()["state"])
                 # cloned, so that memory is aligned as it was and matrix products give the same bits
                 tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
-        except safetensors.SafetensorError as error:
-            raise UserError(f"the checkpoint {file} is damaged: {error}") from None
-        return _unflatten(tensors, numbers, method, device)
+            return _unflatten(tensors, numbers, method, device)
+        except (safetensors.SafetensorError, TypeError, KeyError, json.JSONDecodeError) as error:
+            raise UserError(f"the checkpoint {file} is damaged, or not of this config.json: {error}") from None
 
     def keep(self, number: int, theta: Tensor) -> None:
         """Keep one sample of the weights."""
@@ -129,8 +166,7 @@ class Run:
 
     def posterior(self, **options: Any) -> Posterior:
         """What has been learnt so far."""
-        data = self.data()
-        method = build(self.config, data)
+        method = build(self.config, self.facts)
         state = self.restore(method)
         if state is None:
             raise UserError(f"{self.path} has no checkpoint yet: let doubly fit (or doubly resume) run a little longer")
@@ -144,7 +180,7 @@ class Run:
             kept=[self._read_vector(file, "theta").to(device) for file in kept],
             epoch=state.epoch,
             collected=state.collected,
-            train=lambda: torch.as_tensor(data.train).to(device),
+            train=lambda: torch.as_tensor(self.data().train).to(device),
             recall=self._recall_proposal,
             remember=lambda name, phi: self._write_vector(f"posterior/proposal-{name}.safetensors", "phi", phi),
             **options,
@@ -166,21 +202,76 @@ class Run:
 
 def write(path: Path, content: bytes) -> None:
     """Write a file so that at any moment either the old content or the new one is there, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with _writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a second process from moving the same chain; the lock goes with the process, however it ends."""
+    with _writing(folder):
+        lock = open(folder / "lock", "w")  # noqa: SIM115 - closed below, so that only opening it is guarded
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is working on {folder}: wait for it or stop it") from None
+        yield
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _facts(data: Data) -> dict[str, Any]:
+    """What ties a run to its data."""
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        digest.update(data.split(split).tobytes())
+    rows = {split: len(data.split(split)) for split in SPLITS}
+    return {
+        "width": data.width,
+        "kind": data.kind,
+        "shape": list(data.shape),
+        "rows": rows,
+        "sha256": digest.hexdigest(),
+    }
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        found = json.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} is damaged: it holds {type(found).__name__}, not names and values")
+    return found
 
 
 def _flatten(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -53,8 +53,8 @@ class Method:
 
     def __post_init__(self) -> None:
         for name in ("step", "phi_step", "warmup_step"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"{name} must be positive, got {getattr(self, name)}")
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} must be positive and finite, got {getattr(self, name)}")
         for name in ("batch", "theta_steps", "valid_draws", "epochs"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
@@ -100,7 +100,7 @@ class Record(NamedTuple):
     train: float
     effective: float
     valid: float
-    valid_stderr: float
+    valid_stderr: float | None
     largest_gradient: float
     collected: int
     sampler: dict[str, float]
@@ -167,7 +167,7 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
     memory = found.memory
     grad = method.prior.grad(theta.theta) + n_data * found.theta_grad
     theta = sampler.tell(theta, grad, eta, rng)
-    totals = _add(state.totals, found.stats, grad)
+    totals = _add(state.totals, len(x), found.stats, grad)
     for i in range(0 if method.phi_first else phi_steps):
         if not shared or i > 0:
             found = estimate("phi")
@@ -183,7 +183,7 @@ def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[
         if state.batch == 0:
             order = torch.randperm(n_data, generator=state.rng, device=train.device)
             state = state._replace(order=order, totals=torch.zeros_like(state.totals))
-        for index in state.order.split(method.batch)[state.batch :]:
+        for index in batches(state.order, method.batch)[state.batch :]:
             x = train[index].float()  # kept as bytes, widened as they are used
             for _ in range(method.theta_steps):
                 state = step(method, state, x, index, n_data)
@@ -191,6 +191,14 @@ def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[
             yield state, None
         state, record = _end_epoch(method, state, valid)
         yield state, record
+
+
+def batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
+    """The rows in mini-batches of at most that size, all as long as each other but for one row.
+
+    A short last batch would be as right in the mean, but its noise would heat the chain just before a sample is taken.
+    """
+    return order.tensor_split(math.ceil(len(order) / size))
 
 
 def finished(method: Method, state: State) -> bool:
@@ -212,18 +220,24 @@ def latest_start(method: Method) -> int:
     return method.epochs - method.collect if method.collect < method.epochs else method.epochs // 2
 
 
+def healthy(state: State) -> bool:
+    """Whether all is still a number; the state of a chain that has diverged is worth nothing."""
+    vectors = [value for value in (*state.theta, *state.phi, state.totals) if isinstance(value, Tensor)]
+    return all(bool(torch.isfinite(vector).all()) for vector in vectors)
+
+
 def _end_epoch(method: Method, state: State, valid: Tensor) -> tuple[State, Record]:
     """Validate on a generator of its own, then collect a sample or watch for the levelling off."""
-    steps, train, effective, largest = state.totals.tolist()
+    rows_seen, train, effective, largest = state.totals.tolist()
     theta, epoch = state.theta.theta, state.epoch + 1
-    if not (math.isfinite(train) and math.isfinite(largest) and bool(torch.isfinite(theta).all())):
+    if not healthy(state):
         raise Diverged(
             f"the chain diverged in epoch {epoch}: the largest gradient was {largest:.3g} "
             f"with step {method.step:g}; try step {method.step / 3:.2g}"
         )
     rng = generator(valid.device, method.seed, "valid")  # the same draws every epoch make epochs comparable
     rows = log_marginal(method.model, theta, method.proposal, state.phi.theta, valid, method.valid_draws, rng)
-    score, spread = rows.log_likelihood.double().mean().item(), _stderr(rows.log_likelihood)
+    score, spread = rows.log_likelihood.double().mean().item(), stderr(rows.log_likelihood)
     if collects := collecting(method, state):
         collected = state.collected + 1
         mean = state.mean + (theta - state.mean) / collected
@@ -237,8 +251,8 @@ def _end_epoch(method: Method, state: State, valid: Tensor) -> tuple[State, Reco
     record = Record(
         epoch=epoch,
         phase="collect" if collects else "burn-in",
-        train=train / steps,
-        effective=effective / steps,
+        train=train / rows_seen,
+        effective=effective / rows_seen,
         valid=score,
         valid_stderr=spread,
         largest_gradient=largest,
@@ -250,14 +264,15 @@ def _end_epoch(method: Method, state: State, valid: Tensor) -> tuple[State, Reco
     return state._replace(epoch=epoch, batch=0), record
 
 
-def _add(totals: Tensor, stats: dict[str, Tensor], grad: Tensor) -> Tensor:
-    """Add one step to an epoch's totals, without waiting for the device."""
-    steps, train, effective, largest = totals
+def _add(totals: Tensor, n: int, stats: dict[str, Tensor], grad: Tensor) -> Tensor:
+    """Add one step on n rows to an epoch's totals, without waiting for the device."""
+    rows, train, effective, largest = totals
+    finite = torch.nan_to_num(grad.abs().max(), nan=0.0)
     return torch.stack(
-        [steps + 1, train + stats["train"], effective + stats["effective"], torch.maximum(largest, grad.abs().max())]
+        [rows + n, train + n * stats["train"], effective + n * stats["effective"], torch.maximum(largest, finite)]
     )
 
 
-def _stderr(rows: Tensor) -> float:
-    """The standard error of a mean over rows."""
-    return (rows.double().std() / math.sqrt(len(rows))).item() if len(rows) > 1 else math.nan
+def stderr(rows: Tensor) -> float | None:
+    """The standard error of a mean over rows; None for a single one."""
+    return (rows.double().std() / math.sqrt(len(rows))).item() if len(rows) > 1 else None

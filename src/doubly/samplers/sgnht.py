@@ -13,7 +13,8 @@ from doubly.samplers.sampler import Sampler, check_friction, check_rate, check_t
 class SGNHTState(NamedTuple):
     theta: Tensor
     u: Tensor
-    alpha: Tensor
+    excess: Tensor
+    """alpha - a: its moves are as small as eta, which single precision would lose beside the friction itself."""
     eta: float
 
 
@@ -44,28 +45,27 @@ class SGNHT(Sampler):
     def init(self, theta: Tensor, rng: torch.Generator) -> SGNHTState:
         # eta is not known yet: u is drawn for eta = 1, and the first `ask` brings it to scale
         u = noise(theta, rng) * math.sqrt(self.temperature)
-        return SGNHTState(theta, u, self._thermostat(theta), eta=1.0)
+        return SGNHTState(theta, u, self._no_excess(theta), eta=1.0)
 
     def ask(self, state: SGNHTState, eta: float, rng: torch.Generator) -> SGNHTState:
         u = rescaled(state.u, state.eta, eta)
-        return SGNHTState(state.theta + u, u, state.alpha, eta)
+        return SGNHTState(state.theta + u, u, state.excess, eta)
 
     def tell(self, state: SGNHTState, grad: Tensor, eta: float, rng: torch.Generator) -> SGNHTState:
-        theta, u, alpha, _ = state
-        u = torch.addcmul(u, alpha, u, value=-1).add_(grad, alpha=eta)
+        theta, u, excess, _ = state
+        u = torch.addcmul((1 - self.friction) * u, excess, u, value=-1).add_(grad, alpha=eta)
         u.add_(noise(theta, rng), alpha=math.sqrt(2 * self.friction * eta * self.temperature))
-        return SGNHTState(theta, u, self._driven(alpha, u, eta), eta)
+        return SGNHTState(theta, u, self._driven(excess, u, eta), eta)
 
     def stats(self, state: SGNHTState) -> dict[str, Tensor]:
-        return {"temperature": (state.u**2).mean() / state.eta, "thermostat": state.alpha.mean()}
+        return {"temperature": (state.u**2).mean() / state.eta, "thermostat": self.friction + state.excess.mean()}
 
-    def _thermostat(self, theta: Tensor) -> Tensor:
-        return torch.full_like(theta, self.friction)
+    def _no_excess(self, theta: Tensor) -> Tensor:
+        return torch.zeros_like(theta)
 
-    def _driven(self, alpha: Tensor, u: Tensor, eta: float, time: float = 1.0) -> Tensor:
-        """alpha after it has felt the kinetic energy for some time, in steps."""
-        rate = time * self.rate
-        return torch.addcmul(alpha - rate * eta * self.temperature, u, u, value=rate)
+    def _driven(self, excess: Tensor, u: Tensor, eta: float, time: float = 1.0) -> Tensor:
+        """The excess after it has felt the kinetic energy for some time, in steps."""
+        return excess.add(u**2 - eta * self.temperature, alpha=time * self.rate)
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class ScalarSGNHT(SGNHT):
     As sgnht, with alpha <- alpha + rate (mean(u^2) - eta T).
     """
 
-    def _thermostat(self, theta: Tensor) -> Tensor:
-        return theta.new_full((), self.friction)
+    def _no_excess(self, theta: Tensor) -> Tensor:
+        return theta.new_zeros(())
 
-    def _driven(self, alpha: Tensor, u: Tensor, eta: float, time: float = 1.0) -> Tensor:
-        return alpha + time * self.rate * ((u**2).mean() - eta * self.temperature)
+    def _driven(self, excess: Tensor, u: Tensor, eta: float, time: float = 1.0) -> Tensor:
+        return excess + time * self.rate * ((u**2).mean() - eta * self.temperature)

@@ -34,13 +34,13 @@ class SplitSGNHT(SGNHT):
         return state._replace(theta=state.theta.add(state.u, alpha=0.5))
 
     def _D(self, state: SGNHTState) -> SGNHTState:
-        return state._replace(alpha=self._driven(state.alpha, state.u, state.eta, time=0.5))
+        return state._replace(excess=self._driven(state.excess, state.u, state.eta, time=0.5))
 
     def _B(self, state: SGNHTState, grad: Tensor) -> SGNHTState:
         return state._replace(u=state.u.add(grad, alpha=state.eta / 2))
 
     def _O(self, state: SGNHTState, rng: torch.Generator) -> SGNHTState:
-        alpha, strength = state.alpha, self.friction * state.eta * self.temperature
+        alpha, strength = self.friction + state.excess, self.friction * state.eta * self.temperature
         # (1 - exp(-2 alpha)) / alpha, which is 2 where alpha vanishes, and positive where it is negative
         share = torch.where(alpha.abs() < 1e-4, 2 - 2 * alpha, -torch.expm1(-2 * alpha) / alpha)
         u = torch.exp(-alpha) * state.u
