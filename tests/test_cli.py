@@ -53,7 +53,7 @@ def test_an_unknown_name_is_told_which_exist(flag, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--step", "-1"], "step must be positive, got -1.0"),
+        (["--step", "-1"], "step must be positive and finite, got -1.0"),
         (["--draws", "0"], "must be at least 1, got 0"),
         (["--hidden", "0"], "at least one unit"),
         (["--hidden", "-3"], "at least one unit"),

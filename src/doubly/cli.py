@@ -40,9 +40,7 @@ class Fit(Config):
 
         names = [field.name for field in dataclasses.fields(Config)]
         run = fit_config(Config(**{name: getattr(self, name) for name in names}), self.out, self.overwrite)
-        print(
-            f"{run.path}: finished after {len(run.metrics())} epochs; next: doubly evaluate {shlex.quote(str(run.path))}"
-        )
+        _say_finished(run)
 
 
 @dataclass(frozen=True)
@@ -57,9 +55,7 @@ class Resume:
         from doubly.drive import resume
 
         run = resume(self.folder, threads=self.threads)
-        print(
-            f"{run.path}: finished after {len(run.metrics())} epochs; next: doubly evaluate {shlex.quote(str(run.path))}"
-        )
+        _say_finished(run)
 
 
 @dataclass(frozen=True)
@@ -192,6 +188,11 @@ def main(args: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+
+
+def _say_finished(run: Any) -> None:
+    next_command = f"doubly evaluate {shlex.quote(str(run.path))}"
+    print(f"{run.path}: finished after {len(run.metrics())} epochs; next: {next_command}")
 
 
 def _parse(args: list[str]) -> Any:

@@ -35,7 +35,13 @@ LOG_2 = float32(0.6931471805599453)
 @_exact
 def exp2(x):
     """2^x to 1 ulp or so, and 2^-126 or 2^126 beyond these; NaN stays NaN."""
-    x = min(max(x, float32(-126)), float32(126))
+    return exp2_up_to_126(min(x, float32(126)))
+
+
+@_exact
+def exp2_up_to_126(x):
+    """2^x for x that is not larger."""
+    x = max(x, float32(-126))
     shifted = x + float32(3 * 2**22)  # rounds to a whole number, which is left in the low bits
     f = x - (shifted - float32(3 * 2**22))
     p = float32(0.00132647291)  # (2^f - 1) / f on |f| <= 1/2, so that whole numbers come out exactly
@@ -62,6 +68,12 @@ def log(x):
     q = q * t + float32(0.3333364268)
     q = q * t + float32(-0.4999999256)
     return float32(exponent) * LOG_2 + (t * t * q + t)
+
+
+@_exact
+def exp_minus_abs(x):
+    """e^-|x|."""
+    return exp2_up_to_126(abs(x) * -LOG2_E)
 
 
 @_exact
@@ -169,8 +181,9 @@ def normal(out, key_low, key_high):
 
 # Bernoulli variables.
 
-# factors between 1 and 2 that can be multiplied before a float32 overflows, with a little to spare
-FACTORS = 112
+# factors between 1 and 2 that can be multiplied before a float32 overflows, and how many such products before a float64
+# does, with a little to spare
+FACTORS, PRODUCTS = 112, 8
 
 
 def _scorer(keep: bool) -> Any:
@@ -180,19 +193,21 @@ def _scorer(keep: bool) -> Any:
 
         softplus(l) = max(l, 0) + log(1 + e^-|l|), and of the last, products are taken before the logarithm.
         """
-        total = 0.0
+        total, products, n = 0.0, 1.0, 0
         for start in range(0, logits.shape[0], FACTORS):
             end = start + FACTORS
             logit, x, r = logits[start:end], value[start:end], residual[start:end]
             product, linear = ONE, ZERO
             for i in range(logit.shape[0]):
-                e = exp2(abs(logit[i]) * -LOG2_E)
+                e = exp_minus_abs(logit[i])
                 product *= ONE + e
                 linear += x[i] * logit[i] - max(logit[i], ZERO)
                 if keep:
                     r[i] = x[i] - (ONE if logit[i] >= ZERO else e) / (ONE + e)
-            total += linear - np.log(product)
-        return float32(total)
+            total, products, n = total + linear, products * product, n + 1
+            if n == PRODUCTS:
+                total, products, n = total - np.log(products), 1.0, 0
+        return float32(total - np.log(products))
 
     return score
 
@@ -205,7 +220,7 @@ def draw_row(logits, value, row, key_low, key_high):
     """0 or 1 with these log-odds. The rarer of the two is drawn, so that its probability is exact however small."""
     words = random_words(logits.shape[0], row, key_low, key_high)
     for i in range(logits.shape[0]):
-        e = exp2(abs(logits[i]) * -LOG2_E)
+        e = exp_minus_abs(logits[i])
         # the rarer comes with probability e / (1 + e) <= 1/2; the uniform number is from the lower half only
         rarer = lower_half(words[i]) * (ONE + e) < float32(0.5) * e
         value[i] = ONE if (logits[i] >= ZERO) != rarer else ZERO
@@ -263,7 +278,7 @@ def weighted_sum(weight, residual, out):
 # Should e leave the range in which this is exact, or x_i be neither 0 nor 1, the rows are done again with a itself
 # ("exact").
 
-ROWS = 8  # rows that go through the outputs side by side, so that V and W are fetched once for all of them
+ROWS = 8  # rows that go through the outputs side by side, so that V is fetched once for all of them
 TILES = 8  # tiles of rows whose weight gradients are summed by one thread
 LARGEST = float32(80)  # weights beyond this have no exponential that float32 can hold with room to spare
 LOW, HIGH = int32((127 - 100) << 23), int32((127 + 100) << 23)  # 2^-100 and 2^100, as bits
@@ -420,11 +435,12 @@ def add_scaled(out, i, scale, source, t):
 
 
 @_row
-def add_four_scaled(out, i, scale, source, t):
-    """out_i + sum of scale_k source_k for four rows from t."""
-    p, q, r, s = scale[t], scale[t + 1], scale[t + 2], scale[t + 3]
+def add_rows(out, i, scale, source):
+    """out_i + sum_t scale_t source_t, all the rows at once so that out_i is written once."""
+    a, b, c, d, e, f, g, h = scale[0], scale[1], scale[2], scale[3], scale[4], scale[5], scale[6], scale[7]
     for j in range(out.shape[1]):
-        out[i, j] += p * source[t, j] + q * source[t + 1, j] + r * source[t + 2, j] + s * source[t + 3, j]
+        first = a * source[0, j] + b * source[1, j] + c * source[2, j] + d * source[3, j]
+        out[i, j] += first + (e * source[4, j] + f * source[5, j] + g * source[6, j] + h * source[7, j])
 
 
 @_row
@@ -455,8 +471,7 @@ def sweep_back(first, count, W, factors, V, value, weight, end, exact, grad_c, g
                 else:
                     step(state, hidden, t, factors, i)
             weights[t] = weight[first + t, i]
-        for t in range(0, count, 4):
-            add_four_scaled(grad_V, i, weights, hidden, t)
+        add_rows(grad_V, i, weights, hidden)
     for t in range(count):
         segment(total, weight, first + t, V, 0, upper[t])
         collect(carry, t, total, hidden)
@@ -500,24 +515,30 @@ def nade_backward(W, V, value, weight, end, exact, grad_c, grad_W, grad_V):
 # DARN.
 
 
+DARN_ROWS = 16  # rows drawn side by side, so that W is fetched once for all of them
+
+
 @_row
-def darn_row(row, r, columns, value, key_low, key_high):
-    width = value.shape[1]
-    noise = logistic_noise(width, row, key_low, key_high)
-    logits = r[row % r.shape[0]].copy()
+def darn_tile(first, r, columns, value, key_low, key_high):
+    count, width = min(DARN_ROWS, value.shape[0] - first), value.shape[1]
+    logits, noise = np.empty((DARN_ROWS, width), float32), np.empty((DARN_ROWS, width), float32)
+    for t in range(count):
+        logits[t] = r[(first + t) % r.shape[0]]
+        noise[t] = logistic_noise(width, first + t, key_low, key_high)[:width]
     for i in range(width):
-        drawn = logits[i] > noise[i]
-        value[row, i] = ONE if drawn else ZERO
-        if drawn:
-            for j in range(i + 1, width):
-                logits[j] += columns[i, j]
+        for t in range(count):
+            drawn = logits[t, i] > noise[t, i]
+            value[first + t, i] = ONE if drawn else ZERO
+            if drawn:
+                for j in range(i + 1, width):
+                    logits[t, j] += columns[i, j]
 
 
 @_kernel
 def darn_draw(r, columns, value, key_low, key_high):
     """x_i = 1 with log-odds r_i + sum_j<i W_ij x_j. Column i of W is added to the logits only where x_i is 1."""
-    for row in prange(value.shape[0]):
-        darn_row(row, r, columns, value, key_low, key_high)
+    for tile in prange((value.shape[0] + DARN_ROWS - 1) // DARN_ROWS):
+        darn_tile(tile * DARN_ROWS, r, columns, value, key_low, key_high)
 
 
 class _Announcement(event.Listener):
