@@ -125,14 +125,19 @@ def cases() -> list[Case]:
         Case(
             "Bernoulli log-prob + residual, 500 x 784",
             lambda: ((value * logits - F.softplus(logits)).sum(-1), value - torch.sigmoid(logits)),
-            lambda: bernoulli.log_prob(watched, value),
+            lambda: bernoulli._run(logits, value, None, keep=True),
             5,
         ),
         Case(
             "  against softplus + sigmoid alone",
             lambda: (F.softplus(logits), torch.sigmoid(logits)),
-            lambda: bernoulli.log_prob(watched, value),
+            lambda: bernoulli._run(logits, value, None, keep=True),
             5,
+        ),
+        Case(
+            "Bernoulli log-prob + gradient by autograd, 500 x 784",
+            both_passes(bernoulli.plain_log_prob, (watched,), value),
+            both_passes(bernoulli.fused_log_prob, (watched,), value),
         ),
         Case(
             "Bernoulli draw + log-prob, 500 x 784",

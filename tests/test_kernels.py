@@ -208,6 +208,19 @@ def test_nade_logits_are_those_of_its_log_prob(monkeypatch, wish):
     torch.testing.assert_close(bernoulli.log_prob(logits, value), nade.log_prob(*inputs, value))
 
 
+@pytest.mark.parametrize("n", [1, 2, 50])
+def test_a_square_is_made_of_its_triangle(n):
+    triangle = normal(n * (n - 1) // 2).requires_grad_()
+    fused, plain = darn.fused_square(triangle, n), darn.plain_square(triangle, n)
+    assert torch.equal(fused, plain)
+    assert torch.equal(fused, fused.tril(-1))
+    weight = normal(n, n, seed=6)
+    gradient = [torch.autograd.grad((weight * square).sum(), triangle)[0] for square in (fused, plain)]
+    assert torch.equal(*gradient)
+    with pytest.raises(ValueError, match="entries"):
+        darn.square(triangle, n + 1)
+
+
 def test_plain_gradients_are_those_of_finite_differences():
     inputs, value = [tensor.double().requires_grad_() for tensor in nade_inputs((2, 3), 5, 4)], bits(3, 5).double()
     assert torch.autograd.gradcheck(lambda c, r, W, V: nade.plain_log_prob(c, r, W, V, value), inputs)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from doubly.errors import UserError
 from doubly.inference.estimator import Estimate, Estimator, Memory, Wanted
-from doubly.kernels import gibbs
+from doubly.kernels import darn, gibbs
 from doubly.layers import DARN, SBN, Layer, Params
 from doubly.model import Chain, Values, nothing
 
@@ -139,7 +139,7 @@ def _(layer: SBN, params: Params) -> LogOdds:
 @log_odds.register
 def _(layer: DARN, params: Params) -> LogOdds:
     put_back = layer.out_of_order
-    square = layer._square(params["W"])
+    square = darn.square(params["W"], layer.n_out)
     return LogOdds(put_back(params["b"]), put_back(params["U"].T).T, put_back(put_back(square).T).T)
 
 

@@ -5,6 +5,7 @@ fused ones wherever they can be used, that is for float32 on a CPU with Numba in
 """
 
 import contextlib
+import ctypes
 import functools
 import importlib
 import os
@@ -17,6 +18,7 @@ from torch import Tensor
 from doubly.errors import UserError
 
 VARIABLE = "DOUBLY_KERNELS"
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 
 
 def fused(*tensors: Tensor, fixed: tuple[Tensor, ...] = ()) -> bool:
@@ -83,7 +85,20 @@ def _numba() -> Any:
     numba.set_num_threads(1)  # starts Numba's threads, and thereby sets the number of OpenMP's, which is PyTorch's
     torch.set_num_threads(threads)
     _home()
+    _keep_freed_memory()
     return numba
+
+
+def _keep_freed_memory(threshold: int = 2**28) -> None:
+    """Ask the C library not to give memory back to the system at once.
+
+    It returns what a step has freed, some MB at a time, and the next step gets it anew, page by page: on a virtual
+    machine that takes longer than many a kernel. Up to `threshold` bytes are kept now. Only glibc has this setting.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 2**25)  # the largest that it takes; beyond, each tensor is a mapping of its own
+        mallopt(_M_TRIM_THRESHOLD, threshold)
 
 
 @functools.cache

@@ -204,7 +204,7 @@ def _scorer(keep: bool) -> Any:
                 linear += x[i] * logit[i] - max(logit[i], ZERO)
                 if keep:
                     r[i] = x[i] - (ONE if logit[i] >= ZERO else e) / (ONE + e)
-            total, products, n = total + linear, products * product, n + 1
+            total, products, n = total + float(linear), products * float(product), n + 1
             if n == PRODUCTS:
                 total, products, n = total - np.log(products), 1.0, 0
         return float32(total - np.log(products))
@@ -279,7 +279,7 @@ def weighted_sum(weight, residual, out):
 # ("exact").
 
 ROWS = 8  # rows that go through the outputs side by side, so that V is fetched once for all of them
-TILES = 8  # tiles of rows whose weight gradients are summed by one thread
+PARTS, TILES = 16, 8  # weight gradients are summed in at most so many parts of at least so many tiles
 LARGEST = float32(80)  # weights beyond this have no exponential that float32 can hold with room to spare
 LOW, HIGH = int32((127 - 100) << 23), int32((127 + 100) << 23)  # 2^-100 and 2^100, as bits
 
@@ -339,13 +339,16 @@ def four_products(V, i, hidden, t):
 
 @_row
 def sweep(first, count, c, r, W, factors, V, value, noise, logits, state, hidden, exact):
-    """Go through the outputs of `count` rows: fill `logits` and, where there is noise, `value`. False: out of range."""
+    """Go through the outputs of `count` rows: fill `logits` and, where there is noise, `value`. False: out of range.
+
+    `first` is where c, r and value have these rows, wrapping around; the others have nothing but them.
+    """
     drawing = noise.shape[0] > 0
     rows = np.empty(ROWS, np.int64)
     hidden[:] = ZERO
     for t in range(count):
         rows[t] = (first + t) % value.shape[0]
-        logits[first + t] = r[(first + t) % r.shape[0]]
+        logits[t] = r[(first + t) % r.shape[0]]
         for j in range(c.shape[1]):
             a = c[(first + t) % c.shape[0], j]
             state[t, j] = a if exact else exp2(a * -LOG2_E)
@@ -356,8 +359,8 @@ def sweep(first, count, c, r, W, factors, V, value, noise, logits, state, hidden
         for t in range(0, count, 4):
             products[t], products[t + 1], products[t + 2], products[t + 3] = four_products(V, i, hidden, t)
         for t in range(count):
-            logit = logits[first + t, i] + products[t]
-            logits[first + t, i] = logit
+            logit = logits[t, i] + products[t]
+            logits[t, i] = logit
             if drawing:
                 value[rows[t], i] = ONE if logit > noise[t, i] else ZERO
             x = value[rows[t], i]
@@ -378,24 +381,26 @@ def nade_tile(tile, c, r, W, factors, V, value, drawing, key_low, key_high, log_
         for t in range(count):
             noise[t] = logistic_noise(width, first + t, key_low, key_high)[:width]
     state, hidden = np.empty((ROWS, V.shape[1]), float32), np.empty((ROWS, V.shape[1]), float32)
+    mine = logits[first : first + count] if logits.shape[0] > 0 else np.empty((count, width), float32)
     exact[tile] = False
-    while not sweep(first, count, c, r, W, factors, V, value, noise, logits, state, hidden, exact[tile]):
+    while not sweep(first, count, c, r, W, factors, V, value, noise, mine, state, hidden, exact[tile]):
         exact[tile] = True
     for t in range(count):
         row = first + t
         x = value[row % value.shape[0]]
         if residual.shape[0] > 0:
-            log_prob[row] = score_row_and_keep(logits[row], x, residual[row])
+            log_prob[row] = score_row_and_keep(mine[t], x, residual[row])
             end[row] = state[t]
         else:
-            log_prob[row] = score_row(logits[row], x, x)
+            log_prob[row] = score_row(mine[t], x, x)
 
 
 @_kernel
 def nade(c, r, W, V, value, drawing, key_low, key_high, log_prob, logits, residual, end, exact):
     """Draw `value` where asked, then score it. c, r and value wrap around: row k goes with row k of the results.
 
-    `logits` is always filled; `residual`, the state at the `end` and whether it is `exact` are kept for the gradient.
+    `logits` are given back if they have rows; so are `residual` and the state at the `end` (`exact` says of what kind),
+    which are for the gradient.
     """
     factors = np.empty_like(W)
     for i in prange(W.shape[0]):
@@ -479,13 +484,14 @@ def sweep_back(first, count, W, factors, V, value, weight, end, exact, grad_c, g
 
 
 @_row
-def nade_backward_part(part, W, factors, V, value, weight, end, exact, grad_c, part_W, part_V):
-    part_W[:] = ZERO
-    part_V[:] = ZERO
-    for tile in range(part * TILES, min((part + 1) * TILES, exact.shape[0])):
+def nade_backward_part(part, W, factors, V, value, weight, end, exact, grad_c, parts_W, parts_V):
+    mine_W, mine_V, n_tiles, n_parts = parts_W[part], parts_V[part], exact.shape[0], parts_W.shape[0]
+    mine_W[:] = ZERO
+    mine_V[:] = ZERO
+    for tile in range(part * n_tiles // n_parts, (part + 1) * n_tiles // n_parts):
         first = tile * ROWS
         count = min(ROWS, weight.shape[0] - first)
-        sweep_back(first, count, W, factors, V, value, weight, end, exact[tile], grad_c, part_W, part_V)
+        sweep_back(first, count, W, factors, V, value, weight, end, exact[tile], grad_c, mine_W, mine_V)
 
 
 @_row
@@ -499,14 +505,14 @@ def add_parts(parts, i, out):
 @_kernel
 def nade_backward(W, V, value, weight, end, exact, grad_c, grad_W, grad_V):
     """Gradients of sum_k weight_k logits_k, the weights being constants; those of c one for each row."""
-    n_parts = (exact.shape[0] + TILES - 1) // TILES
+    n_parts = min(PARTS, (exact.shape[0] + TILES - 1) // TILES)
     factors = np.empty_like(W)
     for i in prange(W.shape[0]):
         exponentials(W, i, ONE, factors)
     parts_W = np.empty((n_parts, W.shape[0], W.shape[1]), float32)
     parts_V = np.empty((n_parts, W.shape[0], W.shape[1]), float32)
     for part in prange(n_parts):
-        nade_backward_part(part, W, factors, V, value, weight, end, exact, grad_c, parts_W[part], parts_V[part])
+        nade_backward_part(part, W, factors, V, value, weight, end, exact, grad_c, parts_W, parts_V)
     for i in prange(W.shape[0]):
         add_parts(parts_W, i, grad_W)
         add_parts(parts_V, i, grad_V)
@@ -530,8 +536,9 @@ def darn_tile(first, r, columns, value, key_low, key_high):
             drawn = logits[t, i] > noise[t, i]
             value[first + t, i] = ONE if drawn else ZERO
             if drawn:
-                for j in range(i + 1, width):
-                    logits[t, j] += columns[i, j]
+                rest, column = logits[t, i + 1 :], columns[i, i + 1 :]  # not sliced, the loop is not vectorised
+                for j in range(rest.shape[0]):
+                    rest[j] += column[j]
 
 
 @_kernel
@@ -539,6 +546,35 @@ def darn_draw(r, columns, value, key_low, key_high):
     """x_i = 1 with log-odds r_i + sum_j<i W_ij x_j. Column i of W is added to the logits only where x_i is 1."""
     for tile in prange((value.shape[0] + DARN_ROWS - 1) // DARN_ROWS):
         darn_tile(tile * DARN_ROWS, r, columns, value, key_low, key_high)
+
+
+@_row
+def darn_square_row(triangle, i, square):
+    start = i * (i - 1) // 2
+    square[i] = ZERO
+    for j in range(i):
+        square[i, j] = triangle[start + j]
+
+
+@_kernel
+def darn_square(triangle, square):
+    """The matrix whose strictly lower triangle is given row by row."""
+    for i in prange(square.shape[0]):
+        darn_square_row(triangle, i, square)
+
+
+@_row
+def darn_triangle_row(square, i, triangle):
+    start = i * (i - 1) // 2
+    for j in range(i):
+        triangle[start + j] = square[i, j]
+
+
+@_kernel
+def darn_triangle(square, triangle):
+    """The strictly lower triangle of a matrix, row by row."""
+    for i in prange(square.shape[0]):
+        darn_triangle_row(square, i, triangle)
 
 
 class _Announcement(event.Listener):

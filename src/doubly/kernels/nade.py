@@ -19,6 +19,8 @@ from doubly.kernels import bernoulli, choose
 from doubly.kernels.noise import NO_KEY, key
 from doubly.kernels.rows import as_arrays, as_rows, broadcast
 
+Rows = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+
 
 def log_prob(c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor) -> Tensor:
     """log p(value)."""
@@ -83,18 +85,20 @@ def plain_draw(
 
 
 def fused_log_prob(c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor) -> Tensor:
-    return _fused(c, r, W, V, value, None, _shape(c, r, value))[0]
+    return _fused(c, r, W, V, value, None, _shape(c, r, value))
 
 
 def fused_logits(c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor) -> Tensor:
-    return _fused(c, r, W, V, value, None, _shape(c, r, value))[1]
+    shape = _shape(c, r, value)
+    rows = _rows(c, r, W, V, value, shape)
+    return _run(*rows, None, math.prod(shape[:-1]), asked=True).logits.view(shape)
 
 
 def fused_draw(
     c: Tensor, r: Tensor, W: Tensor, V: Tensor, rng: torch.Generator, draws: int | None = None
 ) -> tuple[Tensor, Tensor]:
     value = torch.empty(_drawn_shape(c, r, draws), dtype=c.dtype, device=c.device)
-    return value, _fused(c, r, W, V, value, rng, tuple(value.shape))[0]
+    return value, _fused(c, r, W, V, value, rng, tuple(value.shape))
 
 
 def _shape(c: Tensor, r: Tensor, value: Tensor) -> tuple[int, ...]:
@@ -108,25 +112,25 @@ def _drawn_shape(c: Tensor, r: Tensor, draws: int | None) -> tuple[int, ...]:
 
 def _fused(
     c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor, rng: torch.Generator | None, shape: tuple[int, ...]
-) -> tuple[Tensor, Tensor]:
-    """log_prob and logits; with a generator, the value is drawn first, into the tensor that is given."""
+) -> Tensor:
+    """log_prob; with a generator, the value is drawn first, into the tensor that is given."""
+    rows, n = _rows(c, r, W, V, value, shape), math.prod(shape[:-1])
+    log_prob = _LogProb.apply(*rows, rng, n) if choose.wants_grad(c, r, W, V) else _run(*rows, rng, n).log_prob
+    return log_prob.view(shape[:-1])
+
+
+def _rows(c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor, shape: tuple[int, ...]) -> Rows:
     width = c.shape[-1]
     if value.shape[-1] != shape[-1] or W.shape != (shape[-1], width) or V.shape != (shape[-1], width):
         raise ValueError(
             f"W {tuple(W.shape)} and V {tuple(V.shape)} must be (outputs, hidden units), as the last axes of r "
             f"{tuple(r.shape)}, value {tuple(value.shape)} and c {tuple(c.shape)} say"
         )
-    rows = as_rows(c, (*shape[:-1], width)), as_rows(r, shape), W.contiguous(), V.contiguous(), as_rows(value, shape)
-    n = math.prod(shape[:-1])
-    if choose.wants_grad(c, r, W, V):
-        log_prob, conditional = _LogProb.apply(*rows, rng, n)
-    else:
-        log_prob, conditional = _run(*rows, rng, n, keep=False)[:2]
-    return log_prob.view(shape[:-1]), conditional.view(shape)
+    return as_rows(c, (*shape[:-1], width)), as_rows(r, shape), W.contiguous(), V.contiguous(), as_rows(value, shape)
 
 
 class _Run(NamedTuple):
-    """Of n rows: log_prob, logits and, where they are kept, value - sigmoid(logits) and the hidden layer at the end.
+    """Of n rows: log_prob; logits, where asked for; value - sigmoid(logits) and the last hidden layer, where kept.
 
     `exact` belongs to the latter: how each tile of rows has it.
     """
@@ -139,13 +143,22 @@ class _Run(NamedTuple):
 
 
 def _run(
-    c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor, rng: torch.Generator | None, n: int, keep: bool
+    c: Tensor,
+    r: Tensor,
+    W: Tensor,
+    V: Tensor,
+    value: Tensor,
+    rng: torch.Generator | None,
+    n: int,
+    *,
+    asked: bool = False,
+    kept: bool = False,
 ) -> _Run:
     loops = choose.loops()
-    kept, (width, n_hidden) = n if keep else 0, V.shape
-    residual, end = c.new_empty(kept, width), c.new_empty(kept, n_hidden)
-    exact = torch.empty(math.ceil(n / loops.ROWS), dtype=torch.bool)
-    run = _Run(c.new_empty(n), c.new_empty(n, width), residual, end, exact)
+    width, n_hidden = V.shape
+    logits, residual = c.new_empty(n * asked, width), c.new_empty(n * kept, width)
+    end, exact = c.new_empty(n * kept, n_hidden), torch.empty(math.ceil(n / loops.ROWS), dtype=torch.bool)
+    run = _Run(c.new_empty(n), logits, residual, end, exact)
     drawn = rng is not None, *(NO_KEY if rng is None else key(rng))
     loops.nade(*as_arrays(c, r, W, V, value), *drawn, *as_arrays(*run))
     return run
@@ -157,16 +170,15 @@ class _LogProb(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor, rng: torch.Generator | None, n: int
-    ) -> tuple[Tensor, Tensor]:
-        run = _run(c, r, W, V, value, rng, n, keep=True)
+    ) -> Tensor:
+        run = _run(c, r, W, V, value, rng, n, kept=True)
         ctx.n_c, ctx.n_r = len(c), len(r)
         ctx.save_for_backward(W, V, value, run.residual, run.end, run.exact)
-        ctx.mark_non_differentiable(run.logits)
-        return run.log_prob, run.logits
+        return run.log_prob
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         W, V, value, residual, end, exact = ctx.saved_tensors
         weight = residual * grad.unsqueeze(-1)
         grad_c, grad_W, grad_V = torch.empty_like(end), torch.empty_like(W), torch.empty_like(V)

@@ -1,6 +1,5 @@
 """Deep autoregressive network layer."""
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +29,7 @@ class DARN(Autoregressive):
         bias = self.bias(rng, mean, reference=0.0)
         return {
             "U": self.weights(rng, self.n_out, self.n_in),
-            "W": square.flatten()[_below_diagonal(self.n_out, square.device)],
+            "W": square.flatten()[darn_kernel.below_diagonal(self.n_out, square.device)],
             "b": self.in_order(bias),
         }
 
@@ -40,8 +39,9 @@ class DARN(Autoregressive):
 
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         start = F.linear(given, params["U"], params["b"])
-        value = darn_kernel.draw(start.detach(), self._square(params["W"].detach()), rng, draws)
-        logits = start + F.linear(value, self._square(params["W"]))
+        square = darn_kernel.square(params["W"], self.n_out)
+        value = darn_kernel.draw(start.detach(), square.detach(), rng, draws)
+        logits = start + F.linear(value, square)
         return Drawn(self.out_of_order(value), bernoulli.log_prob(logits, value))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
@@ -49,17 +49,4 @@ class DARN(Autoregressive):
 
     def _logits(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         # one product for the value, which all draws of the given share, and one for the given
-        return F.linear(value, self._square(params["W"]), params["b"]) + F.linear(given, params["U"])
-
-    def _square(self, triangle: Tensor) -> Tensor:
-        """W as a matrix, zero on and above its diagonal."""
-        n = self.n_out
-        where = _below_diagonal(n, triangle.device)
-        return triangle.new_zeros(n * n).index_copy(0, where, triangle).view(n, n)
-
-
-@functools.lru_cache(maxsize=64)
-def _below_diagonal(n: int, device: torch.device) -> Tensor:
-    """Where the strictly lower triangle, row by row, stands in a flattened n × n matrix."""
-    rows, columns = torch.tril_indices(n, n, offset=-1, device=device)
-    return rows * n + columns
+        return F.linear(value, darn_kernel.square(params["W"], self.n_out), params["b"]) + F.linear(given, params["U"])
