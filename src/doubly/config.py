@@ -197,6 +197,11 @@ def build(config: Config, data: "Data | Facts") -> "Method":
     objective = OBJECTIVES.make(config.objective)
     estimator = ESTIMATORS.make(config.estimator, draws=config.draws, objective=objective)
     estimator.check(model, proposal)
+    if config.objective != "wake" and not hasattr(estimator, "objective"):
+        raise UserError(
+            f"the estimator {config.estimator} fits the proposal to its own draws of p(z|x), the objective wake; "
+            f"got objective {config.objective}: leave it out, or take estimator nais"
+        )
     # an objective that takes several draws apart, or learns from them as it goes, is no help where nothing moves
     refitter = NAIS(max(config.draws, 5), objective if objective.pathwise else Wake())
     return Method(
