@@ -105,7 +105,7 @@ def test_posterior_mean_and_spread_are_those_of_the_grid():
 def test_a_fit_on_bars_reaches_the_entropy_of_the_data():
     """The density that was learnt is within d/(2 N) nats of the one that made the data.
 
-    A chain may settle where two bars share a unit (two seeds in ten did), so that as in practice the best of some is
+    A chain may settle where two bars share a unit (one seed in five did), so that as in practice the best of some is
     taken, by validation.
     """
     data = load("bars")
