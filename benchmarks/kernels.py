@@ -119,19 +119,19 @@ def cases() -> list[Case]:
         tensor.requires_grad_()
     start, bias = normal(BATCH, HIDDEN), normal(BATCH, HIDDEN)
     proposal = normal(HIDDEN, HIDDEN, scale=0.1), normal(HIDDEN, HIDDEN, scale=0.1)
-    many = start.expand(DRAWS, -1, -1), bias.expand(DRAWS, -1, -1)
+    many = start.repeat(DRAWS, 1), bias.repeat(DRAWS, 1)
     square = normal(WIDTH, WIDTH, scale=0.02).tril(-1)
     return [
         Case(
             "Bernoulli log-prob + residual, 500 x 784",
             lambda: ((value * logits - F.softplus(logits)).sum(-1), value - torch.sigmoid(logits)),
-            lambda: bernoulli._run(logits, value, None, keep=True),
+            lambda: bernoulli.log_prob(watched, value),
             5,
         ),
         Case(
             "  against softplus + sigmoid alone",
             lambda: (F.softplus(logits), torch.sigmoid(logits)),
-            lambda: bernoulli._run(logits, value, None, keep=True),
+            lambda: bernoulli.log_prob(watched, value),
             5,
         ),
         Case(
