@@ -31,7 +31,7 @@ check: setup
 	$(BIN)/mypy
 
 bench: setup
-	$(BIN)/python benchmarks/kernels.py --json benchmarks/results.json
+	$(BIN)/python benchmarks/kernels.py --record
 
 docs: setup
 	$(BIN)/python docs/members.py

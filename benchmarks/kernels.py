@@ -1,26 +1,24 @@
-"""How much faster the fused kernels are than PyTorch's own way: `python benchmarks/kernels.py [--json FILE]`.
+"""How much faster the fused kernels are than PyTorch's own way: `python benchmarks/kernels.py [--record]`.
 
 Both sides of a ratio are timed in turn, many times over, in one process with two threads, so that a busy neighbour
 slows both. The sizes are the paper's: batch 100, five draws, 784 outputs with MNIST's 13 % of ones, 200 hidden units.
 """
 
 import argparse
-import json
-import os
-import platform
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from doubly.kernels import bernoulli, choose, darn, nade, noise
+from doubly.kernels import bernoulli, darn, nade, noise
 from doubly.layers.darn import DARN
+from results import Table, record
 
 BATCH, DRAWS, WIDTH, HIDDEN, ONES = 100, 5, 784, 200, 0.13
 Work = Callable[[], Any]
@@ -50,17 +48,25 @@ class Result:
 
 
 def measure(case: Case, rounds: int) -> Result:
-    case.slow(), case.fast()  # the first call may compile
-    pairs = [(seconds(case.slow), seconds(case.fast)) for _ in range(rounds)]
+    slow, fast = repeated(case.slow), repeated(case.fast)
+    pairs = [(slow(), fast()) for _ in range(rounds)]
     lower, ratio, upper = statistics.quantiles([slow / fast for slow, fast in pairs], n=4)
-    slow, fast = (1e3 * min(times) for times in zip(*pairs, strict=True))
-    return Result(case.name, slow, fast, ratio, lower, upper, case.target)
+    best_slow, best_fast = (1e3 * min(times) for times in zip(*pairs, strict=True))
+    return Result(case.name, best_slow, best_fast, ratio, lower, upper, case.target)
 
 
-def seconds(work: Work) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
+def repeated(work: Work, at_least: float = 0.01) -> Callable[[], float]:
+    """A stop-watch for the work, which repeats it until one reading takes some hundredth of a second."""
+
+    def seconds(times: int) -> float:
+        start = time.perf_counter()
+        for _ in range(times):
+            work()
+        return (time.perf_counter() - start) / times
+
+    seconds(1)  # the first call may compile
+    times = math.ceil(at_least / seconds(3))
+    return lambda: seconds(times)
 
 
 # PyTorch's way
@@ -124,13 +130,13 @@ def cases() -> list[Case]:
     return [
         Case(
             "Bernoulli log-prob + residual, 500 x 784",
-            lambda: ((value * logits - F.softplus(logits)).sum(-1), value - torch.sigmoid(logits)),
+            lambda: ((value * watched - F.softplus(watched)).sum(-1), value - torch.sigmoid(logits)),
             lambda: bernoulli.log_prob(watched, value),
             5,
         ),
         Case(
             "  against softplus + sigmoid alone",
-            lambda: (F.softplus(logits), torch.sigmoid(logits)),
+            lambda: (F.softplus(watched), torch.sigmoid(logits)),
             lambda: bernoulli.log_prob(watched, value),
             5,
         ),
@@ -201,9 +207,9 @@ def darn_case(value: Tensor, rng: torch.Generator) -> Case:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--rounds", type=int, default=15, help="times that each pair is measured")
+    parser.add_argument("--rounds", type=int, default=25, help="times that each pair is measured")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    parser.add_argument("--record", action="store_true", help="write results.json and docs/performance.md")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     results = []
@@ -214,10 +220,17 @@ def main() -> None:
         spread, target = f"{result.lower:.2f} - {result.upper:.2f}", f"{result.target:.2g}" if result.target else ""
         times = f"{result.slow:7.2f} ms{result.fast:7.2f} ms"
         print(f"{result.name:52}{times}{result.ratio:8.2f}{spread:>16}{target:>8}", flush=True)
-    if options.json:
-        machine = {"processor": platform.processor(), "cores": os.cpu_count(), "torch": torch.__version__}
-        report = {"machine": machine, "kernels": choose.in_use(), "results": [asdict(result) for result in results]}
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    if options.record:
+        head = ["work", "PyTorch, ms", "fused, ms", "ratio (quartiles)", "target"]
+        table = Table(head, [list(cells(result)) for result in results])
+        record("kernels", [asdict(result) for result in results], table, "python benchmarks/kernels.py")
+
+
+def cells(result: Result) -> Iterator[str]:
+    yield result.name.replace("  ", "… ")
+    yield from (f"{result.slow:.2f}", f"{result.fast:.2f}")
+    yield f"{result.ratio:.2f} ({result.lower:.2f} – {result.upper:.2f})"
+    yield f"{result.target:.2g}" if result.target else ""
 
 
 if __name__ == "__main__":

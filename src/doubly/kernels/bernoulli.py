@@ -66,7 +66,7 @@ def _fused(logits: Tensor, value: Tensor, rng: torch.Generator | None, shape: tu
     """log_prob; with a generator, the value is drawn first, into the tensor that is given."""
     rows = as_rows(logits, shape), as_rows(value, shape)
     log_prob = _LogProb.apply(*rows, rng) if choose.wants_grad(logits) else _run(*rows, rng, keep=False)[0]
-    return log_prob.view(shape[:-1])
+    return log_prob if len(shape) == 2 else log_prob.view(shape[:-1])
 
 
 def _run(logits: Tensor, value: Tensor, rng: torch.Generator | None, keep: bool) -> tuple[Tensor, Tensor]:

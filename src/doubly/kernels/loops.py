@@ -303,7 +303,7 @@ def start(state, hidden, t, exact):
     return exact or (low >= LOW and high <= HIGH)
 
 
-@_row
+@_inlined
 def step(state, hidden, t, factors, i):
     """exp(-a) times exp(-W_i); False where that is out of range."""
     low, high = HIGH, LOW
@@ -549,18 +549,21 @@ def darn_draw(r, columns, value, key_low, key_high):
 
 
 @_row
-def darn_square_row(triangle, i, square):
+def darn_square_row(triangle, i, block, square):
     start = i * (i - 1) // 2
-    square[i] = ZERO
     for j in range(i):
         square[i, j] = triangle[start + j]
+    square[i, i : (i // block + 1) * block] = ZERO
 
 
 @_kernel
-def darn_square(triangle, square):
-    """The matrix whose strictly lower triangle is given row by row."""
+def darn_square(triangle, block, square):
+    """The matrix whose strictly lower triangle is given row by row, but for what is right of the blocks that hold it.
+
+    Row i is written up to the end of the block, of so many rows and columns, that the diagonal crosses there.
+    """
     for i in prange(square.shape[0]):
-        darn_square_row(triangle, i, square)
+        darn_square_row(triangle, i, block, square)
 
 
 @_row

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from doubly.kernels import bernoulli
 from doubly.kernels import darn as darn_kernel
+from doubly.kernels.rows import broadcast
 from doubly.layers.autoregressive import Autoregressive
 from doubly.layers.layer import Drawn, Params
 
@@ -49,4 +50,8 @@ class DARN(Autoregressive):
 
     def _logits(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         # one product for the value, which all draws of the given share, and one for the given
-        return F.linear(value, darn_kernel.square(params["W"], self.n_out), params["b"]) + F.linear(given, params["U"])
+        of_value = darn_kernel.sums_before(value, params["W"]) + params["b"]
+        of_given = F.linear(given, params["U"])
+        if of_given.shape == broadcast(of_given.shape, of_value.shape):
+            return of_given.add_(of_value)  # the larger of the two is not written out a second time
+        return of_given + of_value
