@@ -2,6 +2,9 @@
 
 import itertools
 import math
+import re
+import runpy
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,3 +187,40 @@ def test_proposals_learn_by_every_objective(name):
     state = state._replace(theta=state.theta._replace(theta=theta))
     effective = [record.effective for state, record in fit(chosen, train, train[:50], state) if record]
     assert effective[-1] > effective[0] + 0.3
+
+
+DOCS = Path(__file__).parents[1] / "docs"
+BIASED = {"wake", "wake-sleep"}  # weights normalised over a few draws
+
+
+def written() -> dict[tuple[str, str], list[float]]:
+    """The tables of docs/objectives.md: gradient, bias, bias by chance, variance and its standard error."""
+    found = {}
+    for section in (DOCS / "objectives.md").read_text().split("\n## ")[1:]:
+        number = r"([\d.]+)"
+        row = rf"^\| `([\w-]+)` \|.*\| {number} \| {number} \({number}\) \| {number} ± {number} \|"
+        for name, *numbers in re.findall(row, section, re.M):
+            found[section.splitlines()[0], name] = [float(text) for text in numbers]
+    return found
+
+
+def test_the_page_of_variances_lists_every_objective():
+    assert {name for _, name in written()} == set(OBJECTIVES), "run python docs/objectives.py"
+
+
+@pytest.mark.parametrize(("title", "name"), written())
+def test_the_page_of_variances_is_up_to_date(title, name):
+    """A twentieth of what `docs/objectives.py` does finds the variance written there, within five standard errors, and
+    no bias where there should be none.
+
+    The squared norm of a mean without bias is, in units of what chance gives, at worst chi-square with one degree of
+    freedom (when one direction has all the noise): it passes 4² once in 16,000 times.
+    """
+    page = runpy.run_path(str(DOCS / "objectives.py"))
+    (case,) = [case for case in page["cases"]() if case.title == title]
+    got = page["measure"](case, name, blocks=100)
+    gradient, bias, chance, variance, stderr = written()[title, name]
+    assert got.gradient == pytest.approx(gradient, abs=1e-4)
+    assert abs(got.variance - variance) < 5 * math.hypot(got.variance_stderr, stderr)
+    assert (bias > 4 * chance) is (name in BIASED)
+    assert got.bias <= 4 * got.noise or name in BIASED

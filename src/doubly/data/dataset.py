@@ -1,25 +1,49 @@
 """What every data set is: three splits of rows with a kind and a shape, and the checks that hold for every array.
 
-Rows and columns in messages are counted from 0, as NumPy does.
+Rows and columns in messages are counted from 0, as NumPy does, unless the data know the lines of a file they came from.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
+from doubly.data.columns import Columns
 from doubly.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 
 Kind = Literal["binary", "real"]
+Place = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """Where each row lies in the user's file: what messages name, also after rows were shuffled and held out."""
+
+    path: str
+    rows: Mapping[str, np.ndarray]  # of each split: lines from 1 in a text, rows from 0 in an array
+    arrays: Mapping[str, str] = field(default_factory=dict)  # of each split: the array it is from
+    columns: np.ndarray | None = None  # of each cell of a row: the column of the text, from 1
+
+    def place(self, split: str, at: Place) -> str:
+        """Where the value at this row and column of a split stands in the file."""
+        row = int(self.rows[split][at[0]])
+        if self.columns is not None:
+            return f"line {row}, column {self.columns[at[1]]} of {self.path}"
+        array = f"{self.arrays[split]} in " if split in self.arrays else ""
+        return f"row {row}, column {at[1]} (counting from 0) of {array}{self.path}"
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
     """Rows to learn from, to stop by and to score on: uint8 where all values are 0 or 1, else float32.
+
+    Where `dynamic` is true, `train` holds greys, uint8 from 0 to 255: training draws its bits anew each time it sees a
+    row, 1 with probability grey / 255. All other rows are fixed, and so is what `split("train")` gives.
 
     >>> from doubly.data import load
     >>> bars = load("bars")
@@ -34,10 +58,19 @@ class Data:
     shape: tuple[int, ...]  # of one row, as the user sees it: (8, 8) for an image, (D,) for a table
     kind: Kind
     log_density: Callable[[np.ndarray], np.ndarray] | None = None  # exact, where it is known
+    dynamic: bool = False
+    columns: Columns | None = None  # how the columns of a table became numbers, where there was one
+    origin: Origin | None = None
+    bits_seed: int = 0  # of the fixed bits that split("train") gives of greys
 
     def __post_init__(self) -> None:
         if self.kind not in ("binary", "real"):
             raise UserError(f"the kind of {self.name} must be 'binary' or 'real', got {self.kind!r}")
+        if self.dynamic and (self.kind != "binary" or np.asarray(self.train).dtype != np.uint8):
+            raise UserError(
+                f"the train split of {self.name} must be greys of type uint8 and its kind binary, since bits are drawn "
+                f"from it; got {np.asarray(self.train).dtype} and {self.kind}"
+            )
         object.__setattr__(self, "shape", tuple(self.shape))
         width = np.shape(self.train)[-1:]
         for split in SPLITS:
@@ -51,7 +84,8 @@ class Data:
             if rows.shape[1:] != width:
                 raise UserError(f"{where} has {rows.shape[1]} columns, train has {width[0]}: give all splits as many")
             check_finite(rows, where)
-            object.__setattr__(self, split, as_kind(rows, self.kind, where))
+            if not (self.dynamic and split == "train"):
+                object.__setattr__(self, split, as_kind(rows, self.kind, where))
         if min(self.shape, default=0) < 1 or math.prod(self.shape) != self.width:
             raise UserError(f"{self.name} has {self.width} columns, which do not fill the shape {self.shape}")
 
@@ -61,10 +95,20 @@ class Data:
         return self.train.shape[1]
 
     def split(self, name: str) -> np.ndarray:
-        """The rows of train, valid or test."""
+        """The rows of train, valid or test, to look at and to score: of greys, one fixed draw of their bits."""
         if name not in SPLITS:
             raise UserError(f"no split is called {name!r}; there are: {', '.join(SPLITS)}")
-        return getattr(self, name)
+        return self._fixed_bits if self.dynamic and name == "train" else getattr(self, name)
+
+    @cached_property
+    def _fixed_bits(self) -> np.ndarray:
+        return sample_bits(self.train / np.float32(255), self.bits_seed, "train")
+
+
+def sample_bits(p: np.ndarray, seed: int, split: str) -> np.ndarray:
+    """Bits that are 1 with probability p, by a generator that is this split's own."""
+    rng = np.random.default_rng([seed, SPLITS.index(split)])
+    return (rng.random(p.shape, dtype=np.float32) < p).astype(np.uint8)
 
 
 def check_binary(data: Data, why: str) -> None:
@@ -74,10 +118,11 @@ def check_binary(data: Data, why: str) -> None:
     for split in SPLITS:
         rows = data.split(split)
         if not is_binary(rows):
-            at = _first((rows != 0) & (rows != 1))
+            at = first_place((rows != 0) & (rows != 1))
+            where = data.origin.place(split, at) if data.origin else f"{split} {_place(at)}"
             raise UserError(
-                f"{why}, but {split} {_place(at)} is {rows[at]:.6g}: binarise the data (for example x > 0.5), "
-                f"or choose a data layer that draws real numbers"
+                f"{why}, but {where} is {rows[at]:.6g}: binarise the data (for example binarise=threshold, 1 from 0.5 "
+                f"on), or choose a data layer that draws real numbers"
             )
 
 
@@ -89,30 +134,33 @@ def is_binary(rows: np.ndarray) -> bool:
     return rows.dtype == bool or bool(((rows == 0) | (rows == 1)).all())
 
 
-def as_kind(rows: np.ndarray, kind: Kind, where: str) -> np.ndarray:
+def as_kind(rows: np.ndarray, kind: Kind, where: str, place: Callable[[Place], str] | None = None) -> np.ndarray:
     """The rows in the type of their kind, uint8 or float32; refused where they do not fit."""
     if kind == "binary":
         if not is_binary(rows):
-            at = _first((rows != 0) & (rows != 1))
+            at = first_place((rows != 0) & (rows != 1))
             raise UserError(f"{where} is said to be binary, but {_place(at)} is {rows[at]:.6g}: give 0 or 1")
         return np.ascontiguousarray(rows, dtype=np.uint8)
     with np.errstate(over="ignore"):
         narrow = np.ascontiguousarray(rows, dtype=np.float32)
     if np.isinf(narrow).any():
-        at = _first(np.isinf(narrow))
-        raise UserError(f"{where}, {_place(at)}, is {rows[at]:.6g}, too large for float32: scale the data first")
+        at = first_place(np.isinf(narrow))
+        head = place(at) if place else f"{where}, {_place(at)},"
+        raise UserError(f"{head} is {rows[at]:.6g}, too large for float32: scale the data first")
     return narrow
 
 
-def check_finite(rows: np.ndarray, where: str, nan_allowed: bool = False) -> None:
+def check_finite(
+    rows: np.ndarray, where: str, nan_allowed: bool = False, place: Callable[[Place], str] | None = None
+) -> None:
     """Refuse what is no real number, is infinite, or is missing where that is not allowed."""
     if rows.dtype.kind not in "biuf":
         raise UserError(f"{where} holds values of type {rows.dtype}: expected real numbers (bool, integer or float)")
     if rows.dtype.kind == "f":
         bad = np.isinf(rows) if nan_allowed else ~np.isfinite(rows)
         if bad.any():
-            at = _first(bad)
-            raise UserError(not_finite(f"{where}, {_place(at)},", rows[at]))
+            at = first_place(bad)
+            raise UserError(not_finite(place(at) if place else f"{where}, {_place(at)},", rows[at]))
 
 
 def not_finite(where: str, value: float) -> str:
@@ -122,10 +170,11 @@ def not_finite(where: str, value: float) -> str:
     return f"{where} is {value}: only finite numbers can be used; drop such rows or fill them first"
 
 
-def _first(bad: np.ndarray) -> tuple[int, int]:
+def first_place(bad: np.ndarray) -> Place:
+    """The row and column of the first value that is true."""
     row, column = np.unravel_index(int(bad.argmax()), bad.shape)
     return int(row), int(column)
 
 
-def _place(at: tuple[int, int]) -> str:
+def _place(at: Place) -> str:
     return f"row {at[0]}, column {at[1]} (counting from 0)"

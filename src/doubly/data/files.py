@@ -1,51 +1,215 @@
-"""The user's files: rows from .npz, .npy and .csv, and the splits that are held out of them.
+"""The user's files: rows from tables and arrays, and the splits that are given in them or held out of them.
 
-Lines and columns of a text file are counted from 1 in messages, as editors do; rows of an array from 0.
+A file may be followed by options: `my.csv:valid=0.1,test=0.2,split_seed=3,binarise=threshold`.
 """
 
+import dataclasses
 import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from itertools import chain
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from doubly.data.dataset import SPLITS, Data, Kind, as_kind, check_finite, is_binary, not_finite
+from doubly.data.binarise import binarise, check_way
+from doubly.data.columns import Column, Columns, Sheet, shown
+from doubly.data.dataset import SPLITS, Data, Kind, Origin, Place, as_kind, check_finite, is_binary
+from doubly.data.formats import TABLES, check_readable, damage_named, open_arrays, read_parquet, suffix_of
+from doubly.data.text import read_csv
 from doubly.errors import UserError
 
-SUFFIXES = (".npz", ".npy", ".csv")
+
+@dataclass(frozen=True)
+class Options:
+    """What can be said of a file, after its name."""
+
+    valid: float = 0.1  # the fractions held out where the file has no such rows
+    test: float = 0.1
+    split_seed: int = 0
+    split: str = ""  # the column that says train, valid or test
+    binarise: str = ""
+    bits_seed: int = 0
+    white: float = 0.0  # the grey that is surely 1; 0 finds it out
+    header: bool | None = None
+    categories: tuple[str, ...] = ()  # columns of numbers to take as categories: a+b
+    drop: tuple[str, ...] = ()  # columns to leave out: a+b
+    missing: tuple[str, ...] = ()  # further texts that mean a missing cell: ?+unknown
+    shape: tuple[int, ...] = ()  # of one row: 28x28
+
+    def check(self, where: str) -> None:
+        """Refuse amounts that cannot be."""
+        fractions = (self.valid, self.test)
+        if not all(fraction >= 0 for fraction in fractions) or not sum(fractions) < 1:
+            raise UserError(f"the fractions held out must not be negative and add up to less than 1, got {fractions}")
+        for seed in (self.split_seed, self.bits_seed):
+            if seed < 0:
+                raise UserError(f"the seed must not be negative, got {seed}")
+        if not 0 <= self.white < math.inf:
+            raise UserError(f"white of {where} must be a positive number, got {self.white}")
+        if self.binarise:
+            check_way(self.binarise, where)
 
 
-def from_file(path: Path, seed: int, fractions: tuple[float, float]) -> Data:
+TABLE_OPTIONS = ("header", "categories", "drop", "missing", "split")
+
+
+def split_spec(spec: str) -> tuple[Path, str]:
+    """The path and the options in a spec. A file by exactly that name wins, whatever colons and commas are in it."""
+    whole = Path(spec).expanduser()
+    if os.path.exists(whole):
+        return whole, ""
+    colons = [place for place, mark in enumerate(spec) if mark == ":"]
+    for place in reversed(colons):
+        if os.path.exists(path := Path(spec[:place]).expanduser()):
+            return path, spec[place + 1 :]
+    for place in colons:  # no such file: read it as it was meant, for the message
+        if suffix_of(Path(spec[:place])):
+            return Path(spec[:place]).expanduser(), spec[place + 1 :]
+    return whole, ""
+
+
+def parse_options(text: str, kinds: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Names and values from `a=1,b=x`, each read as the kind of thing its default is."""
+    found: dict[str, Any] = {}
+    for part in text.split(",") if text else ():
+        name, equals, value = part.strip().partition("=")
+        if not equals:
+            raise UserError(f"option {part!r} of {where} has no value; write {part}=VALUE")
+        if name not in kinds:
+            raise UserError(f"{where} has no option {name!r}; its options are: {', '.join(kinds) or 'none'}")
+        found[name] = _option(name, value, kinds[name], where)
+    return found
+
+
+def _option(name: str, value: str, default: Any, where: str) -> Any:
+    try:
+        if name == "header":
+            return {"true": True, "false": False}[value.lower()]
+        if name == "shape":
+            return tuple(int(length) for length in value.split("x"))
+        if isinstance(default, tuple):
+            return tuple(value.split("+"))
+        return type(default)(value)
+    except (ValueError, KeyError):
+        wanted = {"header": "true or false", "shape": "whole numbers such as 28x28"}.get(name)
+        wanted = wanted or ("a whole number" if isinstance(default, int) else "a number")
+        raise UserError(f"{name} of {where} must be {wanted}, got {value!r}") from None
+
+
+OPTION_DEFAULTS = {option.name: option.default for option in dataclasses.fields(Options)}
+
+
+class Raw(NamedTuple):
+    """A file's rows in their splits, before anything is asked of them: values may be missing."""
+
+    name: str
+    splits: dict[str, np.ndarray]
+    shape: tuple[int, ...]
+    columns: Columns | None
+    origin: Origin
+
+
+def from_file(path: Path, options: Options) -> Data:
     """Data from a file; of valid and test, those it lacks are held out of its rows, at random by the seed."""
+    raw = read_raw(path, options, nan_allowed=False)
+    splits, columns, dynamic = raw.splits, raw.columns, False
+    if options.binarise:
+        splits, dynamic = binarise(
+            options.binarise, splits, options.bits_seed, str(path), options.white or None, raw.origin.place
+        )
+        columns = columns and Columns(tuple(Column(name, "binary") for name in columns.cells))
+    kind: Kind = "binary" if dynamic or all(is_binary(rows) for rows in splits.values()) else "real"
+    ready = {
+        split: rows if dynamic and split == "train" else as_kind(rows, kind, str(path), _placing(raw.origin, split))
+        for split, rows in splits.items()
+    }
+    return Data(
+        raw.name, ready["train"], ready["valid"], ready["test"], raw.shape, kind, None, dynamic, columns, raw.origin,
+        options.bits_seed,
+    )  # fmt: skip
+
+
+def read_raw(path: Path, options: Options, nan_allowed: bool = True) -> Raw:
+    """The rows of a file in their splits; `nan_allowed` leaves missing values in."""
+    options.check(str(path))
+    check_readable(path)
+    if suffix_of(path) in TABLES:
+        return _raw_table(path, options, nan_allowed)
+    if said := [name for name in TABLE_OPTIONS if getattr(options, name) != OPTION_DEFAULTS[name]]:
+        raise UserError(f"{said[0]} is said of {path}, but only tables ({', '.join(TABLES)}) have it: leave it out")
     with open_arrays(path) as arrays:
         single = _meant(arrays, ("train", "X", "x", "data"), path)
         names = [name for name in SPLITS if name in arrays] if single == "train" else [single]
         tables = [table_in(arrays, name, path) for name in names]
-        shape = _stated_shape(arrays, path) or tables[0].shape
+        shape = options.shape or _stated_shape(arrays, path) or tables[0].shape
     found = dict(zip(names, tables, strict=True))
     for name, table in found.items():
-        check_finite(table.rows, f"{name} in {path}")  # before rows are held out: the message says where they lie
-    kind: Kind = "binary" if all(is_binary(table.rows) for table in tables) else "real"
-    given = {
-        "train" if name == single else name: as_kind(table.rows, kind, f"{name} in {path}")
-        for name, table in found.items()
-    }
-    splits = _hold_out(given, seed, fractions, path)
-    return Data(path.stem, splits["train"], splits["valid"], splits["test"], shape, kind)
+        check_finite(table.rows, f"{name} in {path}", nan_allowed)
+        if not nan_allowed and table.rows.dtype.kind == "f":  # before rows are held out, so that the message is right
+            as_kind(table.rows, "real", f"{name} in {path}")
+    given = {"train" if name == single else name: table.rows for name, table in found.items()}
+    numbers = _hold_out({split: np.arange(len(rows)) for split, rows in given.items()}, options, path)
+    sources = {split: split if split in given else "train" for split in SPLITS}
+    splits = {split: given[sources[split]][numbers[split]] for split in SPLITS}
+    arrays_of = {split: single if source == "train" else source for split, source in sources.items()}
+    return Raw(_stem(path), splits, shape, None, Origin(str(path), numbers, arrays_of))
 
 
-def read_table(path: str | os.PathLike[str]) -> np.ndarray:
-    """One float32 array of rows from a file, for scoring or filling in; missing values are NaN."""
-    path = Path(path).expanduser()
-    with open_arrays(path, nan_allowed=True) as arrays:
-        name = _meant(arrays, ("X", "x", "data", "test"), path)
-        rows = table_in(arrays, name, path).rows
-    check_finite(rows, f"{name} in {path}", nan_allowed=True)
-    return as_kind(rows, "real", f"{name} in {path}")
+def _raw_table(path: Path, options: Options, nan_allowed: bool) -> Raw:
+    sheet = read_sheet(path, options)
+    given = _given_splits(sheet, options.split)
+    if options.split:
+        sheet = _without(sheet, (options.split,))
+    columns = Columns.of(sheet, options.categories)
+    rows = columns.encode(sheet)
+
+    def place(at: Place) -> str:
+        return sheet.place(at[0], int(columns.sources[at[1]]))
+
+    check_finite(rows, str(path), nan_allowed, place)
+    numbers = _hold_out(given, options, path)
+    origin = Origin(
+        str(path),
+        {split: sheet.lines[numbers[split]] for split in SPLITS},
+        columns=np.array(sheet.numbered)[columns.sources] if sheet.unit == "line" else None,
+    )
+    splits = {split: rows[numbers[split]] for split in SPLITS}
+    return Raw(_stem(path), splits, options.shape or (columns.width,), columns, origin)
+
+
+def read_sheet(path: Path, options: Options) -> Sheet:
+    """The table of a file, without the columns to drop."""
+    check_readable(path)
+    with damage_named(path):
+        if suffix_of(path) == ".parquet":
+            sheet = read_parquet(path)
+        else:
+            sheet = read_csv(path, options.header, options.missing)
+    return _without(sheet, options.drop)
+
+
+def read_table(spec: str | os.PathLike[str], columns: Columns | None = None) -> np.ndarray:
+    """One float32 array of rows from a file, for scoring or filling in; missing values are NaN.
+
+    `columns`, those a run remembers, turn a table's categories into the cells that the run knows.
+    """
+    path, text = split_spec(os.fspath(spec))
+    options = Options(**parse_options(text, OPTION_DEFAULTS, str(path)))
+    check_readable(path)
+    if suffix_of(path) in TABLES:
+        sheet = read_sheet(path, options)
+        rows, where = (columns or Columns.of(sheet, options.categories)).encode(sheet), f"data in {path}"
+    else:
+        with open_arrays(path) as arrays:
+            name = _meant(arrays, ("X", "x", "data", "test"), path)
+            rows, where = table_in(arrays, name, path).rows, f"{name} in {path}"
+        if columns and rows.shape[1] != columns.width:
+            raise UserError(f"{where} has {rows.shape[1]} columns, but rows of this table have {columns.width} cells")
+    check_finite(rows, where, nan_allowed=True)
+    return as_kind(rows, "real", where)
 
 
 class Table(NamedTuple):
@@ -55,33 +219,14 @@ class Table(NamedTuple):
     shape: tuple[int, ...]
 
 
-@contextmanager
-def open_arrays(path: Path, nan_allowed: bool = False) -> Iterator[Mapping[str, np.ndarray]]:
-    """The arrays of a file by name, each read when it is asked for; where a file has but one it is called `data`."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise UserError(f"cannot read {path}: expected a file ending in .npz, .npy or .csv")
-    if not os.path.isfile(path):  # Path.is_file raises where a name is too long
-        raise UserError(f"there is no file {path}")
-    try:
-        if path.suffix.lower() == ".csv":
-            yield {"data": _read_csv(path, nan_allowed)}
-            return
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            yield {"data": loaded}
-        else:
-            with loaded:
-                yield loaded
-    except UserError:
-        raise
-    except Exception as error:  # a damaged file fails in zipfile, zlib, the header's parser, the allocator, …
-        if "pickle" in str(error):
-            raise UserError(
-                f"{path} is no NumPy file or holds Python objects, which are never loaded since they can run code: "
-                f"save plain numbers with np.save or np.savez"
-            ) from error
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"cannot read {path}, it may be damaged ({reason}): save or fetch it again") from error
+def table_in(arrays: Mapping[str, np.ndarray], name: str, path: Path) -> Table:
+    """The array of that name as a table: bits unpacked, images made flat."""
+    array, where = np.asarray(arrays[name]), f"{name} in {path}"
+    if "dim" in arrays:
+        array = _unpack(array, int(np.asarray(arrays["dim"]).item()), where)
+    if array.ndim not in (2, 3):
+        raise UserError(f"{where} must be rows by columns or images by height by width, got shape {array.shape}")
+    return Table(array.reshape(len(array), math.prod(array.shape[1:])), array.shape[1:])
 
 
 def _meant(arrays: Mapping[str, np.ndarray], preferred: tuple[str, ...], path: Path) -> str:
@@ -94,16 +239,6 @@ def _meant(arrays: Mapping[str, np.ndarray], preferred: tuple[str, ...], path: P
         found = f"the arrays {', '.join(names)}" if names else "no arrays"
         raise UserError(f"{path} has {found}: expected a single one, or one called {', '.join(preferred)}")
     return names[0]
-
-
-def table_in(arrays: Mapping[str, np.ndarray], name: str, path: Path) -> Table:
-    """The array of that name as a table: bits unpacked, images made flat."""
-    array, where = np.asarray(arrays[name]), f"{name} in {path}"
-    if "dim" in arrays:
-        array = _unpack(array, int(np.asarray(arrays["dim"]).item()), where)
-    if array.ndim not in (2, 3):
-        raise UserError(f"{where} must be rows by columns or images by height by width, got shape {array.shape}")
-    return Table(array.reshape(len(array), math.prod(array.shape[1:])), array.shape[1:])
 
 
 def _unpack(array: np.ndarray, dim: int, where: str) -> np.ndarray:
@@ -125,19 +260,30 @@ def _stated_shape(arrays: Mapping[str, np.ndarray], path: Path) -> tuple[int, ..
     return tuple(int(n) for n in shape)
 
 
-def _hold_out(
-    splits: dict[str, np.ndarray], seed: int, fractions: tuple[float, float], path: Path
-) -> dict[str, np.ndarray]:
-    """Take valid and test, where they are not given, off the rows of train."""
-    if min(fractions) < 0 or not sum(fractions) < 1:
-        raise UserError(f"the fractions held out must not be negative and add up to less than 1, got {fractions}")
-    if seed < 0:
-        raise UserError(f"the seed must not be negative, got {seed}")
+def _given_splits(sheet: Sheet, column: str) -> dict[str, np.ndarray]:
+    """The numbers of the rows of each split that the table has; all are train where no column tells."""
+    if not column:
+        return {"train": np.arange(len(sheet.lines))}
+    if column not in sheet.names:
+        raise UserError(f"{sheet.path} has no column {column!r} to split by; there are: {shown(sheet.names)}")
+    at = sheet.names.index(column)
+    known = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
+    found = [known.get(str(cell).strip().lower()) for cell in sheet.columns[at]]
+    if None in found:
+        row = found.index(None)
+        cell = sheet.columns[at][row]
+        raise UserError(f"{sheet.place(row, at)} is {str(cell)[:40]!r}: the split must be train, valid or test")
+    splits = {split: np.array([i for i, name in enumerate(found) if name == split], dtype=int) for split in SPLITS}
+    if not len(splits["train"]):
+        raise UserError(f"column {column!r} of {sheet.path} never says train: some rows must be there to learn from")
+    return {split: rows for split, rows in splits.items() if len(rows)}
+
+
+def _hold_out(splits: dict[str, np.ndarray], options: Options, path: Path) -> dict[str, np.ndarray]:
+    """Take valid and test, where they are not given, off the row numbers of train."""
     rows = splits["train"]
     sizes = {
-        name: max(1, round(fraction * len(rows)))
-        for name, fraction in zip(("valid", "test"), fractions, strict=True)
-        if name not in splits
+        name: max(1, round(getattr(options, name) * len(rows))) for name in ("valid", "test") if name not in splits
     }
     if not sizes:
         return splits
@@ -146,71 +292,28 @@ def _hold_out(
             f"{path} has {len(rows)} rows, too few to hold out {' and '.join(sizes)}: "
             f"give more rows, or smaller fractions"
         )
-    *held_out, rest = np.split(np.random.default_rng(seed).permutation(len(rows)), np.cumsum([*sizes.values()]))
+    order = np.random.default_rng(options.split_seed).permutation(len(rows))
+    *held_out, rest = np.split(order, np.cumsum([*sizes.values()]))
     return splits | {"train": rows[rest]} | {name: rows[i] for name, i in zip(sizes, held_out, strict=True)}
 
 
-def _read_csv(path: Path, nan_allowed: bool) -> np.ndarray:
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        lines = (line for line in file if line.strip())
-        first = next(lines, None)
-        if first is None:
-            raise UserError(f"{path} is empty: expected lines of numbers separated by commas")
-        if header := _is_header(first):
-            first = next(lines, None)
-            if first is None:
-                raise UserError(f"{path} has a header but no rows: expected lines of numbers separated by commas")
-        try:
-            rows = np.loadtxt(chain([first], lines), delimiter=",", quotechar='"', comments=None, ndmin=2)
-        except ValueError:
-            return _parse_csv(path, header, nan_allowed)
-    return rows if nan_allowed or np.isfinite(rows).all() else _parse_csv(path, header, nan_allowed)
+def _without(sheet: Sheet, names: tuple[str, ...]) -> Sheet:
+    for name in names:
+        if name not in sheet.names:
+            raise UserError(f"{sheet.path} has no column {name!r} to drop; there are: {shown(sheet.names)}")
+    kept = [at for at, name in enumerate(sheet.names) if name not in names]
+    if not kept:
+        raise UserError(f"no column of {sheet.path} is left: drop fewer")
+    return sheet._replace(
+        names=tuple(sheet.names[at] for at in kept),
+        columns=[sheet.columns[at] for at in kept],
+        numbers=tuple(sheet.numbered[at] for at in kept),
+    )
 
 
-def _parse_csv(path: Path, header: bool, nan_allowed: bool) -> np.ndarray:
-    """The slow way: it knows missing cells, and says in which line something is wrong."""
-    rows: list[np.ndarray] = []
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        numbered = ((number, line) for number, line in enumerate(file, 1) if line.strip())
-        if header:
-            next(numbered)
-        for number, line in numbered:
-            cells = _cells(line)
-            values = [_number(cell) for cell in cells]
-            if None in values:
-                column = values.index(None)
-                raise UserError(
-                    f"line {number}, column {column + 1} of {path} is {cells[column][:40]!r}, which is no number: "
-                    f"expected numbers separated by commas"
-                )
-            row = np.array(values, dtype=float)
-            if rows and len(row) != len(rows[0]):
-                raise UserError(
-                    f"line {number} of {path} has {len(row)} cells, but the rows before it have {len(rows[0])}: "
-                    f"give every row as many"
-                )
-            if not nan_allowed and not np.isfinite(row).all():
-                column = int(np.isfinite(row).argmin())
-                raise UserError(not_finite(f"line {number}, column {column + 1} of {path}", row[column]))
-            rows.append(row)
-    return np.stack(rows)
+def _placing(origin: Origin, split: str) -> Callable[[Place], str]:
+    return lambda at: origin.place(split, at)
 
 
-def _is_header(line: str) -> bool:
-    """Whether it has names and no number; missing cells do not count. A row with one stray cell is no header."""
-    values = [_number(cell) for cell in _cells(line)]
-    return None in values and all(value is None or math.isnan(value) for value in values)
-
-
-def _cells(line: str) -> list[str]:
-    return [cell.strip().strip('"').strip() for cell in line.split(",")]
-
-
-def _number(cell: str) -> float | None:
-    """The cell's value, NaN where it is missing, None where it is no number."""
-    if cell.lower() in ("", "na"):
-        return math.nan
-    try:
-        return float(cell)
-    except ValueError:
-        return None
+def _stem(path: Path) -> str:
+    return re.sub(re.escape(suffix_of(path)) + "$", "", path.name, flags=re.IGNORECASE) or path.stem

@@ -1,0 +1,10 @@
+"""Choices that go by name wherever they are made: in Python, on the command line and in files."""
+
+from typing import Literal
+
+Start = Literal["glorot", "reference"]
+Binarise = Literal["threshold", "sample", "dynamic"]
+Split = Literal["train", "valid", "test"]
+Of = Literal["mean", "last", "ensemble"]
+Refit = Literal["wake", "sleep", "wake-sleep"]
+Over = Literal["samples", "draws", "training-draws"]
