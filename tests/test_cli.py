@@ -117,7 +117,7 @@ def test_a_run_without_samples_says_what_can_be_asked_for(capsys, tmp_path):
         cli.main(["evaluate", folder])
     assert "--of last" in capsys.readouterr().err
     cli.main(["evaluate", folder, "--of", "last", "--draws", "3", "--refit", "1"])
-    assert "last of the weights" in capsys.readouterr().out
+    assert "last sample of the weights" in capsys.readouterr().out
 
 
 # the models of the paper's tables, at a tenth of their widths; and mixtures

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from doubly import Chain, UserError
 from doubly.inference import NAIS, Estimate, Wanted, log_marginal
+from doubly.inference.scoring import BYTES_PER_CELL
 from exact import bits
 
 HIDDEN = [(3,), (2, 2)]
@@ -291,6 +292,11 @@ def test_bound_rises_to_the_likelihood_from_below(hidden: tuple[int, ...]):
     assert (abs(means[-1] - exact) <= 5 * stderrs[-1]).all()
 
 
+def megabytes(cells: int) -> float:
+    """The memory that holds so many cells."""
+    return cells * BYTES_PER_CELL / 2**20
+
+
 @each_depth
 @pytest.mark.parametrize("cells", [33, 300])
 def test_blocks_do_not_change_the_bound(hidden: tuple[int, ...], cells: int):
@@ -301,7 +307,7 @@ def test_blocks_do_not_change_the_bound(hidden: tuple[int, ...], cells: int):
     """
     copies, draws = 300, 10
     x = X.repeat(copies, 1)
-    found = log_marginal(*pair(hidden), x, draws, torch.Generator().manual_seed(5), cells=cells)
+    found = log_marginal(*pair(hidden), x, draws, torch.Generator().manual_seed(5), megabytes(cells))
     whole = log_marginal(*pair(hidden), x, draws, torch.Generator().manual_seed(6))
     assert found.log_likelihood.shape == found.effective.shape == (len(x),)
     for i, row in enumerate(rows(hidden)):
@@ -335,7 +341,7 @@ def test_exact_posterior_gives_equal_weights(cells: int):
     given = exact_pair(4)
     z = torch.tensor([[[0.0]], [[1.0]]], dtype=torch.float64)
     exact = given.model.log_prob(given.theta, (bits(4), z)).logsumexp(0)
-    found = log_marginal(*given, bits(4), 10, torch.Generator().manual_seed(8), cells=cells)
+    found = log_marginal(*given, bits(4), 10, torch.Generator().manual_seed(8), megabytes(cells))
     torch.testing.assert_close(found.log_likelihood, exact, rtol=0, atol=1e-10)
     torch.testing.assert_close(found.effective, torch.full_like(exact, 10), rtol=0, atol=1e-8)
     stats = estimate(given, bits(4), 10, torch.Generator().manual_seed(9)).stats

@@ -10,8 +10,9 @@ import doubly
 SOURCE = Path(doubly.__file__).parent
 # from the foundations to the front door; docs/architecture.md tells the same story
 RANKS = [
-    "errors", "registry", "kernels", "priors", "samplers", "schedules", "layers", "model", "inference", "train",
-    "evaluate", "posterior", "data", "config", "progress", "run", "drive", "report", "catalogue", "cli", "__main__",
+    "errors", "choices", "registry", "kernels", "priors", "samplers", "schedules", "layers", "model", "inference",
+    "train", "evaluate", "posterior", "data", "config", "progress", "run", "drive", "judge", "report", "catalogue",
+    "cli", "__main__",
 ]  # fmt: skip
 
 

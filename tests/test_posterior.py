@@ -1,5 +1,6 @@
 """A posterior's answers, on a chain small enough to enumerate, with weights that are known."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 
 from doubly import Chain, Posterior, UserError
 from doubly.evaluate import ensemble, summary
-from doubly.inference import NAIS, Marginal
+from doubly.inference import NAIS, Scored, Scoring
 from doubly.priors import Normal
 from doubly.samplers import SGNHT, Adam
 from doubly.train import Method
@@ -73,33 +74,111 @@ def test_samples_of_an_ensemble_come_from_all_its_members(posterior):
     np.testing.assert_allclose(found, (np.exp(exact(KEPT[0])) + np.exp(exact(KEPT[1]))) / 2, atol=5 * 0.0025)
 
 
+class Shelf:
+    """Tensors by name, in memory."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, torch.Tensor]] = {}
+
+    def get(self, name):
+        return self.found.get(name)
+
+    def put(self, name, tensors):
+        self.found[name] = {key: value.clone() for key, value in tensors.items()}
+
+    def drop(self, name):
+        self.found.pop(name, None)
+
+
 def test_the_proposal_is_fitted_to_what_is_scored_once_and_remembered(posterior):
     """The bound is tighter than with the proposal of the run, and the second call fits nothing."""
     loose = posterior.method
-    stored: dict[str, torch.Tensor] = {}
+    stored = Shelf()
     fresh = Posterior(
         method=loose, phi=posterior.phi, last_theta=KEPT[1], mean_theta=KEPT[0], kept=[], train=posterior.train,
-        recall=stored.get, remember=stored.__setitem__, refit_passes=10,
+        shelf=stored, refit_passes=10,
     )  # fmt: skip
-    fitted = fresh.score(X, draws=20)
-    assert len(stored) == 1
+    fitted = fresh.score(X, how=Scoring(draws=20))
+    assert len(stored.found) == 1, "the proposal; what was scored is finished, and not kept"
     unfitted = Posterior(
         method=loose, phi=posterior.phi, last_theta=KEPT[1], mean_theta=KEPT[0], kept=[], train=posterior.train,
         refit_passes=0,
-    ).score(X, draws=20)  # fmt: skip
+    ).score(X, how=Scoring(draws=20))  # fmt: skip
     assert fitted.effective.mean() > unfitted.effective.mean() + 1
     again = Posterior(
         method=loose, phi=posterior.phi, last_theta=KEPT[1], mean_theta=KEPT[0], kept=[],
-        train=lambda: pytest.fail("nothing has to be fitted"), recall=stored.get, refit_passes=10,
+        train=lambda: pytest.fail("nothing has to be fitted"), shelf=stored, refit_passes=10,
     )  # fmt: skip
-    assert torch.equal(again.score(X, draws=20).log_likelihood, fitted.log_likelihood)
+    assert torch.equal(again.score(X, how=Scoring(draws=20)).log_likelihood, fitted.log_likelihood)
 
 
-def test_the_standard_error_is_that_of_the_mean():
-    rows = Marginal(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.ones(4))
-    assert summary(rows).stderr == pytest.approx(np.std([1, 2, 3, 4], ddof=1) / 2)
-    assert summary(Marginal(torch.ones(1), torch.ones(1))).stderr is None
-    torch.testing.assert_close(ensemble([rows, rows]).log_likelihood, rows.log_likelihood)
+def scored(log_likelihood: list[float], noise: float = 0.0, khat: float = 0.0) -> Scored:
+    one = torch.ones(len(log_likelihood))
+    return Scored(torch.tensor(log_likelihood), one, khat * one, noise * one, one)
+
+
+def test_the_standard_errors_are_those_of_the_mean():
+    """Over n rows of spread sd it is sd / sqrt n; draws that give each row an error e give the mean e / sqrt n."""
+    found = summary(scored([1.0, 2.0, 3.0, 4.0], noise=0.2, khat=0.8))
+    assert found.stderr == pytest.approx(np.std([1, 2, 3, 4], ddof=1) / 2)
+    assert found.draw_error == pytest.approx(0.2 / 2)
+    assert found.unreliable == 4
+    assert summary(scored([1.0])).stderr is None
+
+
+def test_an_ensemble_of_twins_is_each_of_them_with_less_noise():
+    one = scored([1.0, 2.0], noise=0.2)
+    both = ensemble([one, one])
+    torch.testing.assert_close(both.log_likelihood, one.log_likelihood)
+    torch.testing.assert_close(both.noise, one.noise / math.sqrt(2))
+    assert both.draws.tolist() == [2, 2]
+
+
+def test_an_ensemble_has_the_samples_of_all_its_chains(posterior):
+    """Two chains of one sample each are the ensemble of two, each with its own proposal to start from."""
+    chain = dataclasses.replace(posterior, kept=KEPT[:1], others=[dataclasses.replace(posterior, kept=KEPT[1:])])
+    together, apart = (post.log_likelihood(X, draws=50, of="ensemble") for post in (chain, posterior))
+    np.testing.assert_array_equal(together, apart)
+    with pytest.raises(UserError, match="several chains"):
+        chain.mean()
+    other = Chain.build("sbn", data=4, hidden=(2,))
+    with pytest.raises(UserError, match="different models"):
+        dataclasses.replace(
+            posterior,
+            others=[dataclasses.replace(posterior, method=dataclasses.replace(posterior.method, model=other))],
+        )
+
+
+def test_means_of_the_first_samples_are_found_by_their_number(posterior):
+    some = dataclasses.replace(posterior, means={5: KEPT[1]}, collected=12)
+    assert torch.equal(some.mean(5), KEPT[1])
+    assert torch.equal(some.mean(12), KEPT[0])
+    with pytest.raises(UserError, match="of the first 5, 12 samples, not of 7"):
+        some.mean(7)
+    with pytest.raises(UserError, match="chooses a mean"):
+        some.score(X, "last", samples=5)
+
+
+def test_a_score_that_was_stopped_goes_on_where_it_was(posterior):
+    """Stopped at each of its parts in turn, it ends in the same bits, and every part was done once."""
+    how, shelf, seen = Scoring(draws=40, memory=16 * 10 * 7 / 2**20), Shelf(), []
+    whole = posterior.score(X, "last", how)
+
+    def stop(what: str, share: float) -> None:
+        if what == "scoring":
+            seen.append(share)
+            raise KeyboardInterrupt
+
+    stopped = dataclasses.replace(posterior, shelf=shelf, progress=stop)
+    for _ in range(1000):
+        try:
+            found = stopped.score(X, "last", how)
+            break
+        except KeyboardInterrupt:
+            continue
+    torch.testing.assert_close(found, whole, rtol=0, atol=0, equal_nan=True)
+    assert len(seen) == len(set(seen)) == 64, "16 rows, one at a time, 4 parts of 10 draws"
+    assert [name for name in shelf.found if "unfinished" in name] == []
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,16 @@ SHORT = [
     "--collect",
     "8",
 ]
+SHORT += [
+    "--collect-every",
+    "7steps",
+    "--window",
+    "2",
+    "--means",
+    "1",
+    "3",
+    "8",
+]  # 7 ends in the middle of a mini-batch
 SHORT += ["--keep", "3", "--patience", "5", "--checkpoint-minutes", "0", "--threads", "1", "--valid-draws", "5"]
 
 
@@ -166,7 +176,7 @@ def test_records_after_the_checkpoint_and_half_lines_are_dropped(tmp_path):
 
 def test_kept_samples_are_spread_over_the_collection(left_alone):
     kept = sorted(file.name for file in (left_alone / "posterior").glob("draw-*"))
-    assert kept == ["draw-00003.safetensors", "draw-00006.safetensors", "draw-00008.safetensors"]
+    assert kept == ["draw-00004.safetensors", "draw-00006.safetensors", "draw-00008.safetensors"]  # averages of two
     posterior = doubly.load(left_alone)
     assert len(posterior.draws()) == 3
     assert torch.equal(posterior.draws()[-1], posterior.last())  # the last sample is the last that was kept

@@ -13,13 +13,17 @@ from torch import Tensor
 from doubly import config
 from doubly.data import load
 from doubly.errors import Diverged, UserError
-from doubly.evaluate import refit, score_rows
-from doubly.inference import NAIS
+from doubly.evaluate import refit
+from doubly.inference import NAIS, Scored, Scoring, score
 from doubly.model import Chain
 from doubly.priors import Flat, Normal
 from doubly.samplers import SGNHT, Adam
 from doubly.schedules import SCHEDULES
-from doubly.train import Method, State, fit, init, mover, step
+from doubly.train import Method, State, fit, init, mover, rows_at, step
+
+
+def score_rows(method: Method, theta: Tensor, phi: Tensor, x: Tensor, draws: int) -> Scored:
+    return score(method.model, theta, method.proposal, phi, x, Scoring(draws=draws))
 
 
 def method(n_visible: int = 4, hidden: tuple[int, ...] = (3,), **fields) -> Method:
@@ -121,7 +125,7 @@ def test_a_fit_on_bars_reaches_the_entropy_of_the_data():
     theta = state.mean.float()
     phi = refit(chosen, theta, state.phi.theta, train, passes=20)
     assert data.log_density is not None
-    lost = data.log_density(data.test) - score_rows(chosen, theta, phi, test, draws=500).log_likelihood.double().numpy()
+    lost = data.log_density(data.test) - score_rows(chosen, theta, phi, test, 500).log_likelihood.double().numpy()
     stderr = lost.std() / math.sqrt(len(lost))
     # d = 32 * 16 + 16 + 32 = 560 weights learnt from N = 2000 rows cost at most d / (2 N) = 0.14 nats
     assert -3 * stderr < lost.mean() < 0.14 + 3 * stderr
@@ -299,8 +303,8 @@ def test_refitting_fits_a_copy_and_tightens_the_bound():
     theta, phi = state.theta.theta * -1, state.phi.theta.clone()  # weights that the proposal has never seen
     fitted = refit(chosen, theta, state.phi.theta, train, passes=40)
     assert torch.equal(phi, state.phi.theta)
-    before = score_rows(chosen, theta, phi, train, draws=5).log_likelihood
-    after = score_rows(chosen, theta, fitted, train, draws=5).log_likelihood
+    before = score_rows(chosen, theta, phi, train, 5).log_likelihood
+    after = score_rows(chosen, theta, fitted, train, 5).log_likelihood
     gain = after - before
     assert gain.mean() > 3 * gain.std() / math.sqrt(len(gain))
 
@@ -366,3 +370,19 @@ def test_a_prior_on_phi_is_shared_out_over_the_rows():
         start = init(chosen, rows(10)).phi.theta
         run(chosen, rows(10), rows(5))
     torch.testing.assert_close(grads["with"] - grads["without"], -start / 0.25 / 10, rtol=1e-3, atol=1e-6)
+
+
+def test_greys_are_drawn_anew_as_bits_whenever_they_are_used():
+    """Of 20,000 rows with greys 0, 51, 255, the bits have frequencies 0, 1/5 and 1, and two looks at a row differ.
+
+    A frequency of 1/5 in 20,000 has a standard error of 0.0028; two looks agree with probability 0.68.
+    """
+    greys = torch.tensor([[0, 51, 255]], dtype=torch.uint8).repeat(20_000, 1)
+    chosen = method(dynamic=True)
+    rng, index = torch.Generator().manual_seed(0), torch.arange(20_000)
+    first, second = (rows_at(chosen, greys, index, rng) for _ in range(2))
+    for bits in (first, second):
+        assert bits.mean(0).tolist() == pytest.approx([0, 0.2, 1], abs=5 * 0.0028)
+    assert (first == second)[:, 1].float().mean().item() == pytest.approx(0.68, abs=5 * 0.0033)
+    plain = rows_at(method(), greys, index, rng)
+    assert torch.equal(plain, greys.float())

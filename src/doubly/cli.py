@@ -1,4 +1,4 @@
-"""The command line: fit · resume · evaluate · sample · report · list.
+"""The command line: fit · resume · evaluate · compare · curve · sample · data · report · list.
 
 Each command is a dataclass, whose fields are its flags, with a `run` method. Results go to standard output, progress to
 standard error; a user's mistake is one line and exit code 2. What is heavy is imported when a command runs.
@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import io
 import json
+import math
 import re
 import shlex
 import sys
@@ -17,11 +18,12 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from doubly.config import Config, preset
+from doubly.choices import Of, Over
+from doubly.config import Config, Question, preset
 from doubly.errors import UserError
 
 RunFolder = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="A run folder.")]
-Of = Literal["mean", "ensemble", "last"]
+RunFolders = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]", help="Run folders.")]
 
 
 @dataclass(frozen=True)
@@ -59,66 +61,85 @@ class Resume:
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Question):
     """Log-likelihood of held-out rows, by importance sampling with a proposal fitted to the weights scored."""
 
-    folder: RunFolder
-    split: Literal["train", "valid", "test"] = "test"
-    """Which rows to score."""
-    draws: int = 1000
-    """Draws of the hidden variables for each row (the paper's K)."""
-    of: Of = "mean"
-    """The posterior mean of the weights, an ensemble of samples of them, or the last sample."""
-    refit: int = 100
-    """Passes over the training rows that fit a copy of the proposal to those weights."""
-    seed: int = 0
-    """Seed of the draws."""
-    threads: int = 0
-    """Threads to compute with; 0 takes the number the run was fitted with."""
+    folders: RunFolders = ()
+    input: str | None = None
+    """Score the rows of this file (.csv, .npz, .npy) in place of a split of the run's own data."""
+    rows: str | None = None
+    """Write the score of each row to this file (.csv or .npz)."""
     json: bool = False
     """Print one JSON object."""
 
     def run(self) -> None:
-        from doubly.drive import use_threads
-        from doubly.evaluate import summary
-        from doubly.progress import Progress
-        from doubly.run import Run, write
+        from doubly.data import read_table
+        from doubly.judge import evaluate
+        from doubly.report.files import check_columns, save_columns
+        from doubly.run import Run
 
-        run = Run(self.folder)
-        data = run.data()
-        rows = data.split(self.split)
-        if self.refit < 0:
-            raise UserError(f"refit must not be negative, got {self.refit}")
-        with Progress() as progress, use_threads(self.threads or run.config.threads):
-            posterior = run.posterior(
-                refit_passes=self.refit,
-                progress=lambda what, done, total: progress.show(f"{what}: {done}/{total}"),
-            )
-            score = summary(posterior.score(rows, self.draws, self.of, self.seed))
-        found: dict[str, Any] = {
-            **score._asdict(),
-            "epoch": posterior.epoch,
-            "collected": posterior.collected,
-            "draws": self.draws,
-            "split": self.split,
-            "of": self.of,
-            "refit": self.refit,
-            "seed": self.seed,
-        }
-        if data.log_density is not None:
-            found["truth"] = float(data.log_density(rows).mean())
-        file = run.path / "evaluations" / f"{self.split}-{self.of}-{self.draws}.json"
-        write(file, json.dumps(found, indent=2).encode() + b"\n")
+        if self.rows:
+            check_columns(Path(self.rows))
+        x = None if self.input is None else read_table(self.input, Run(_some(self.folders)[0]).columns)
+        facts, scored = evaluate(*_some(self.folders), x=x, **_question(self))
+        if self.rows:
+            save_columns(Path(self.rows), {name: values.cpu().numpy() for name, values in scored._asdict().items()})
+        print(json.dumps(_no_nan(facts)) if self.json else _verdict(facts, self.input))
+
+
+@dataclass(frozen=True)
+class Compare(Question):
+    """Several runs on the same rows: the difference of each to the best, row by row, with its standard error."""
+
+    folders: RunFolders = ()
+    json: bool = False
+    """Print one JSON list."""
+
+    def run(self) -> None:
+        from doubly.judge import compare
+
+        found = compare(self.folders, **_question(self))
         if self.json:
-            print(json.dumps(found))
-        else:
-            error = "" if score.stderr is None else f" ± {score.stderr:.3f}"
-            how = f"{self.draws} draws, {score.ess:.1f} of them effective" if run.config.hidden else "exact"
-            known = f"\nthe data's own density gives {found['truth']:.3f}" if "truth" in found else ""
-            print(
-                f"log-likelihood of {score.n} {self.split} rows: {score.log_likelihood:.3f}{error} nats "
-                f"({self.of} of the weights, {how}){known}"
+            print(json.dumps(_no_nan(found)))
+            return
+        width = max(len(facts["run"]) for facts in found)
+        for facts in found:
+            gap = (
+                f"{facts['difference']:9.3f} ± {facts['difference_stderr']:.3f}"
+                if facts is not found[0]
+                else "     best"
             )
+            print(f"{facts['run']:{width}}  {facts['log_likelihood']:9.3f} ± {facts['stderr'] or 0:.3f}  {gap}")
+
+
+@dataclass(frozen=True)
+class Curve(Question):
+    """Log-likelihood against the samples in the mean, the draws that score, or the draws of a training step."""
+
+    folder: RunFolder = ""
+    over: Over = "samples"
+    """samples: the paper's M. draws: its K. training-draws: its S, for which runs are fitted into RUN/curves/."""
+    at: tuple[int, ...] = ()
+    """Where to look; by default at the means that were kept, or at 1, 2, 5, 10 and so on."""
+    json: bool = False
+    """Print one JSON list."""
+
+    def run(self) -> None:
+        from doubly.judge import curve
+        from doubly.report.figures import curve as draw
+        from doubly.report.figures import png
+        from doubly.report.files import save
+
+        points = curve(self.folder, self.over, self.at, **_question(self))
+        picture = Path(self.folder) / "figures" / f"curve-over-{self.over}.png"
+        save(picture, png(draw(points, self.over)))
+        if self.json:
+            print(json.dumps(_no_nan(points)))
+            return
+        for point in points:
+            error = "" if point["stderr"] is None else f" ± {point['stderr']:.3f}"
+            print(f"{point['at']:8d}  {point['log_likelihood']:9.3f}{error}")
+        print(f"picture: {picture}")
 
 
 @dataclass(frozen=True)
@@ -140,8 +161,40 @@ class Sample:
         from doubly.run import Run
 
         run = Run(self.folder)
-        save_rows(Path(self.out), run.posterior().sample(self.n, self.of, self.seed), run.facts.shape)
+        rows = run.posterior().sample(self.n, self.of, self.seed)
+        if run.columns and self.out.endswith(".csv"):
+            run.columns.write_csv(Path(self.out), rows)
+        else:
+            save_rows(Path(self.out), rows, run.facts.shape)
         print(f"{self.n} rows in {self.out}")
+
+
+@dataclass(frozen=True)
+class Data:
+    """The data sets there are (list), what is in one (info), and what is wrong with it (check)."""
+
+    what: Annotated[Literal["list", "info", "check"], tyro.conf.Positional] = "list"
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ""
+    """For info and check: a data set by name, or a path."""
+    download: bool = False
+    """Fetch a set that is not here."""
+    json: bool = False
+    """Print JSON."""
+
+    def run(self) -> None:
+        from doubly.data import describe
+
+        if self.what == "list":
+            print(json.dumps(describe.listing()) if self.json else describe.listing_text())
+            return
+        if not self.name:
+            raise UserError(f"name a data set or a file, as in: doubly data {self.what} digits")
+        if self.what == "info":
+            text = json.dumps(describe.info(self.name, self.download)) if self.json else None
+            print(text or describe.info_text(self.name, self.download))
+            return
+        problems = describe.check(self.name, self.download)
+        print(json.dumps(problems) if self.json else "\n".join(problems) or f"{self.name}: nothing is wrong")
 
 
 @dataclass(frozen=True)
@@ -171,7 +224,7 @@ class List:
         print(json.dumps(catalogue()) if self.json else table(), end="\n")
 
 
-COMMANDS: tuple[type, ...] = (Fit, Resume, Evaluate, Sample, Report, List)
+COMMANDS: tuple[type, ...] = (Fit, Resume, Evaluate, Compare, Curve, Sample, Data, Report, List)
 
 
 def main(args: list[str] | None = None) -> None:
@@ -188,6 +241,49 @@ def main(args: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+
+
+def _question(command: Question) -> dict[str, Any]:
+    """The fields of a command that belong to its question."""
+    return {field.name: getattr(command, field.name) for field in dataclasses.fields(Question)}
+
+
+def _some(folders: tuple[str, ...]) -> tuple[str, ...]:
+    if not folders:
+        raise UserError("name a run folder, as in: doubly evaluate RUN (see doubly --help)")
+    return folders
+
+
+def _no_nan(found: Any) -> Any:
+    """JSON has no NaN and no infinity: null says as much."""
+    if isinstance(found, dict):
+        return {name: _no_nan(value) for name, value in found.items()}
+    if isinstance(found, list):
+        return [_no_nan(value) for value in found]
+    return None if isinstance(found, float) and not math.isfinite(found) else found
+
+
+def _verdict(facts: dict[str, Any], input: str | None) -> str:
+    """An evaluation in words."""
+    error = "" if facts["stderr"] is None else f" ± {facts['stderr']:.3f}"
+    exact = facts["draw_error"] == 0 and facts["ess"] == 1
+    how = "exact" if exact else f"{facts['draws_used']:.0f} draws, {facts['ess']:.1f} of them effective"
+    which = f"rows of {input}" if input else f"{facts['split']} rows"
+    whose = {"mean": "mean of the weights", "last": "last sample of the weights", "ensemble": "ensemble of the weights"}
+    lines = [
+        f"log-likelihood of {facts['n']} {which}: {facts['log_likelihood']:.3f}{error} nats "
+        f"({whose[facts['of']]}, {how})"
+    ]
+    if not exact:
+        lines.append(f"± {facts['draw_error']:.3f} of that is due to the draws")
+    if facts["unreliable"]:
+        lines.append(
+            f"warning: {facts['unreliable']} of {facts['n']} rows have k̂ > 0.7: their draws miss much of p(z|x); "
+            "take more --draws or a longer --refit"
+        )
+    if "truth" in facts:
+        lines.append(f"the data's own density gives {facts['truth']:.3f}")
+    return "\n".join(lines)
 
 
 def _say_finished(run: Any) -> None:

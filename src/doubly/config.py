@@ -6,8 +6,9 @@ Only names and numbers are kept here; `build` turns them into objects. Nothing h
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from doubly.choices import Binarise, Of, Refit, Split, Start
 from doubly.errors import UserError
 
 if TYPE_CHECKING:
@@ -24,13 +25,16 @@ class Config:
 
     data: str = "digits"
     """A data set by name (see `doubly list`), or a path ending in .npz, .npy or .csv."""
+    binarise: Binarise | None = None
+    """How greys become 0 or 1: at a threshold, drawn once, or drawn anew as they are trained on; by default as the
+    data set says."""
     model: str = "sbn"
     """Layer type of the model at each level, data layer first, separated by commas; one name serves all."""
     proposal: str = "sbn"
     """Layer type of the proposal at each level, x to z1 first; one name serves all."""
     hidden: tuple[int, ...] = (200,)
     """Widths of the hidden layers, from the data upward."""
-    start: Literal["glorot", "reference"] = "glorot"
+    start: Start = "glorot"
     """Weights to start from: Glorot's with the data's log-odds as bias, or those of the reference implementation."""
     prior: str = "student-t"
     """Prior on all weights; options as in student-t:df=2.2,scale=0.09."""
@@ -75,9 +79,17 @@ class Config:
     epochs: int = 1000
     """At most this many epochs in all, collecting included."""
     collect: int = 100
-    """Samples of the weights to collect, one at the end of each epoch (the paper's M)."""
+    """Samples of the weights to collect (the paper's M)."""
+    collect_every: str = "1epoch"
+    """How often: a number of epochs, or of the sampler's steps as in 50steps."""
+    means: tuple[int, ...] = (1, 5, 10, 20, 50, 100, 200)
+    """Keep the mean of the first so many samples, too, for each of these numbers."""
+    window: int = 1
+    """Average so many samples that follow each other, and keep such averages in place of single samples."""
     keep: int = 10
-    """Samples to keep on disk, evenly spaced, besides the mean of all."""
+    """Samples (or averages over windows) to keep on disk, evenly spaced, besides the mean of all…"""
+    keep_mb: float = 1000.0
+    """…but no more of them than fit into so many megabytes."""
     checkpoint_epochs: int = 10
     """Write a checkpoint after this many epochs…"""
     checkpoint_minutes: float = 5.0
@@ -92,8 +104,9 @@ class Config:
     def __post_init__(self) -> None:
         if isinstance(self.hidden, int):
             raise UserError(f"hidden must be a list of widths, as in ({self.hidden},), got {self.hidden}")
-        object.__setattr__(self, "hidden", tuple(self.hidden))  # JSON has no tuples
-        for name in ("keep", "threads", "seed", "checkpoint_minutes"):
+        for name in ("hidden", "means"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has no tuples
+        for name in ("keep", "keep_mb", "threads", "seed", "checkpoint_minutes"):
             if not getattr(self, name) >= 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.threads > MOST_THREADS:
@@ -163,12 +176,45 @@ def preset(name: str, **overrides: Any) -> Config:
     return from_dict(PRESETS[name][1] | overrides)
 
 
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a run."""
+
+    split: Split = "test"
+    """Which rows to score."""
+    draws: int = 1000
+    """Draws of the hidden variables for each row (the paper's K); with --adaptive, at most."""
+    of: Of = "mean"
+    """The posterior mean of the weights, an ensemble of samples of them, or the last sample."""
+    samples: int | None = None
+    """Take the mean of the first so many samples (the paper's M), where the run kept it."""
+    adaptive: bool = False
+    """Spend draws where they are needed: leave a row alone once its draws are worth a hundred of equal weight."""
+    refit: int = 100
+    """Passes over the training rows that fit a copy of the proposal to those weights."""
+    refit_objective: Refit | None = None
+    """What that copy climbs: wake unless the run's objective says otherwise, sleep or wake-sleep."""
+    memory: float = 128.0
+    """Megabytes that scoring may take at a time."""
+    seed: int = 0
+    """Seed of the draws."""
+    threads: int = 0
+    """Threads to compute with; 0 takes the number the run was fitted with."""
+
+    @property
+    def name(self) -> str:
+        """What the answer is filed under."""
+        samples = "" if self.samples is None else f"-of-{self.samples}"
+        return f"{self.split}-{self.of}{samples}-{self.draws}{'-adaptive' if self.adaptive else ''}"
+
+
 class Facts(NamedTuple):
     """What a model has to know of its data."""
 
     width: int
     kind: str
     shape: tuple[int, ...]
+    dynamic: bool = False
 
 
 def build(config: Config, data: "Data | Facts") -> "Method":
@@ -179,7 +225,7 @@ def build(config: Config, data: "Data | Facts") -> "Method":
     from doubly.priors import PRIORS
     from doubly.samplers import SAMPLERS, Adam
     from doubly.schedules import SCHEDULES
-    from doubly.train import Method
+    from doubly.train import Every, Method
 
     model = Chain.build(config.model, data=data.width, hidden=config.hidden, start=config.start)
     proposal = Chain.build_proposal(config.proposal, data=data.width, hidden=config.hidden, start=config.start)
@@ -213,6 +259,8 @@ def build(config: Config, data: "Data | Facts") -> "Method":
         estimator=estimator,
         optimiser=Adam(),
         refitter=refitter,
+        dynamic=data.dynamic,
+        collect_every=Every.parse(config.collect_every),
         schedule=SCHEDULES.make(config.schedule),
         phi_prior=PRIORS.make(config.phi_prior),
     )

@@ -16,12 +16,12 @@ import torch
 
 from doubly import config as settings
 from doubly.config import MOST_THREADS, Config, build
-from doubly.data import DATASETS, Data, load
+from doubly.data import Data, absolute, load
 from doubly.errors import UserError
 from doubly.posterior import Posterior
 from doubly.progress import Progress, span
 from doubly.run import Run, locked
-from doubly.train import Method, Record, State, collecting, finished, healthy, init, latest_start
+from doubly.train import Method, Record, State, finished, healthy, init, planned, samples_per_epoch
 from doubly.train import fit as train_fit
 
 # multiplications in a step below which one thread is as fast as two, and not upset by a busy neighbour
@@ -29,7 +29,7 @@ SHARED_WORK = 20_000_000
 
 
 class Interrupted(KeyboardInterrupt):
-    """A fit stopped by a signal, after writing a checkpoint."""
+    """Work stopped by a signal, after what it had come to was written down."""
 
     def __init__(self, message: str, number: int):
         super().__init__(message)
@@ -55,9 +55,8 @@ def fit(
 def fit_config(config: Config, out: str | Path, overwrite: bool = False, quiet: bool = False) -> Run:
     """Learn a model by these settings into the run folder `out`."""
     _check_device(config.device)
-    if config.data not in DATASETS and os.path.isfile(config.data):  # so that the run can be opened from anywhere
-        config = dataclasses.replace(config, data=str(Path(config.data).resolve()))
-    data = load(config.data)
+    config = dataclasses.replace(config, data=absolute(config.data))
+    data = load(config.data, binarise=config.binarise)
     method = build(config, data)  # what is wrong with the settings shows here, before a folder is made
     config = dataclasses.replace(config, threads=config.threads or _enough_threads(method, config.draws))
     with Run.create(out, config, data, overwrite) as run, use_threads(config.threads):
@@ -95,7 +94,7 @@ def _drive(run: Run, data: Data, method: Method, quiet: bool) -> Run:
     config = run.config
     train = torch.as_tensor(data.train).to(config.device)
     valid = torch.as_tensor(data.valid).to(config.device)
-    with Progress(quiet) as progress, _stop_signal() as stopped:
+    with Progress(quiet) as progress, stop_signal() as stopped:
         _warn_of_crowding(progress)
         state = run.restore(method) or init(method, train)
         run.forget_after(state.epoch)
@@ -103,12 +102,12 @@ def _drive(run: Run, data: Data, method: Method, quiet: bool) -> Run:
             progress.say(f"{run.path} is finished after {state.epoch} epochs: nothing to do")
             return run
         watch = _Watch(method, len(train), state)
+        keeper = _Keeper(run, method, len(train), state.collected)
         saved_at, began = time.monotonic(), time.monotonic()
         for state, record in train_fit(method, train, valid, state):  # noqa: B020 - each state comes from the last
             now = time.monotonic()
+            keeper.see(state)
             if record:
-                if record.phase == "collect" and _is_kept(record.collected, config.keep, method):
-                    run.keep(record.collected, state.theta.theta)
                 run.log(record._asdict() | {"seconds": round(now - began, 3)})
                 began = now
             done = finished(method, state)
@@ -125,10 +124,27 @@ def _drive(run: Run, data: Data, method: Method, quiet: bool) -> Run:
     return run
 
 
-def _is_kept(collected: int, keep: int, method: Method) -> bool:
-    """Whether this sample is one of those kept, spaced evenly over the collection that is planned."""
-    planned = min(method.collect, method.epochs - latest_start(method))
-    return planned > 0 and collected * keep // planned > (collected - 1) * keep // planned
+class _Keeper:
+    """Writes down what is kept of the samples: single ones or averages over windows, and means of the first so many.
+
+    The number to come is known when the first is there, so those kept are spaced evenly and none is thrown away later.
+    """
+
+    def __init__(self, run: Run, method: Method, n_data: int, collected: int):
+        self._run, self._method, self._n_data, self._collected = run, method, n_data, collected
+        self._keep = min(run.config.keep, int(run.config.keep_mb * 2**20 / (4 * max(1, method.model.size))))
+
+    def see(self, state: State) -> None:
+        """Keep what this state is the first to have."""
+        if state.collected == self._collected:
+            return
+        self._collected = state.collected
+        if state.collected in self._run.config.means:
+            self._run.keep_mean(state.collected, state.mean.float())
+        windows, within = divmod(state.collected, self._method.window)
+        in_all = planned(self._method, state, self._n_data) // self._method.window
+        if within == 0 and windows * self._keep // in_all > (windows - 1) * self._keep // in_all:
+            self._run.keep(state.collected, state.window.float())
 
 
 class _Watch:
@@ -136,6 +152,7 @@ class _Watch:
 
     def __init__(self, method: Method, n_data: int, state: State):
         self._method = method
+        self._n_data = n_data
         self._batches = math.ceil(n_data / method.batch)
         self._started = time.monotonic()
         self._first = self._done(state)
@@ -145,9 +162,10 @@ class _Watch:
         if record:
             self._valid = f"valid {record.valid:.3f}" + (f" ± {record.valid_stderr:.3f}" if record.valid_stderr else "")
         speed = (self._done(state) - self._first) / max(time.monotonic() - self._started, 1e-9)
-        if collecting(self._method, state):
-            phase = f"collecting {state.collected}/{self._method.collect}"
-            left = self._method.collect - state.collected
+        if state.began is not None:
+            in_all = planned(self._method, state, self._n_data)
+            phase = f"collecting {state.collected}/{in_all}"
+            left = math.ceil((in_all - state.collected) / samples_per_epoch(self._method, self._n_data))
             bound = ""
         else:
             phase = f"no better for {state.stale} of {self._method.patience} epochs" if state.stale else "rising"
@@ -166,7 +184,7 @@ class _Watch:
 
 
 @contextmanager
-def _stop_signal() -> Iterator[list[int]]:
+def stop_signal() -> Iterator[list[int]]:
     """A list that receives the number of a signal that asks to stop; a second one stops at once."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():

@@ -1,4 +1,4 @@
-"""Scoring: a log-likelihood with its error bar, after a copy of the proposal has been fitted to the weights scored."""
+"""Scoring: log-likelihoods and their error bars, after a copy of the proposal was fitted to the weights scored."""
 
 import math
 from collections.abc import Callable
@@ -7,29 +7,58 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from doubly.inference import Marginal, log_marginal
-from doubly.train import Method, batches, generator, stderr
+from doubly.inference import RELIABLE, Scored
+from doubly.kernels.noise import generator
+from doubly.train import Method, batches, rows_at, stderr
 
 
 class Score(NamedTuple):
-    """The mean over rows of log p(x) in nats, its standard error over rows, and the mean effective draws."""
+    """What the scores of a set of rows come to."""
 
     log_likelihood: float
+    """The mean over rows of log p(x), in nats."""
     stderr: float | None
+    """Its standard error over rows."""
+    draw_error: float
+    """Its standard error due to the draws of the hidden variables."""
     ess: float
+    """The mean effective draws."""
+    unreliable: int
+    """Rows whose weights have so heavy a tail (k̂ > 0.7) that their score is not to be relied on."""
+    draws_used: float
+    """The mean draws."""
     n: int
 
 
-def summary(rows: Marginal) -> Score:
+def summary(rows: Scored) -> Score:
     """The score of a set of rows."""
-    values = rows.log_likelihood.double()
-    return Score(values.mean().item(), stderr(values), rows.effective.double().mean().item(), len(values))
+    n = len(rows.log_likelihood)
+    return Score(
+        rows.log_likelihood.double().mean().item(),
+        stderr(rows.log_likelihood),
+        rows.noise.double().square().sum().sqrt().item() / n,
+        rows.effective.double().mean().item(),
+        int((rows.khat > RELIABLE).sum()),
+        rows.draws.double().mean().item(),
+        n,
+    )
 
 
-def ensemble(members: list[Marginal]) -> Marginal:
-    """The predictive log (1/M) sum_m p(x | theta_m); its effective draws are those of the mixture's members."""
-    log_likelihood = torch.stack([member.log_likelihood for member in members]).logsumexp(0) - math.log(len(members))
-    return Marginal(log_likelihood, torch.stack([member.effective for member in members]).mean(0))
+def ensemble(members: list[Scored]) -> Scored:
+    """The predictive log (1/M) sum_m p(x | theta_m) from the scores of its members.
+
+    The draws add up, their effective number is the mean over the members, and the tail is the heaviest. Errors due to
+    the draws go with each member's share of the sum.
+    """
+    log_likelihood, effective, khat, noise, draws = (torch.stack(values) for values in zip(*members, strict=True))
+    share = torch.softmax(log_likelihood, 0)
+    return Scored(
+        log_likelihood.logsumexp(0) - math.log(len(members)),
+        effective.mean(0),
+        khat.nan_to_num(nan=-math.inf).amax(0) if len(members) > 1 else khat[0],
+        (share * noise).square().sum(0).sqrt(),
+        draws.sum(0),
+    )
 
 
 def refit(
@@ -54,16 +83,10 @@ def refit(
         eta = method.optimiser.eta(method.phi_step, len(train)) * (1 - done / passes)
         for index in batches(torch.randperm(len(train), generator=rng, device=train.device), method.batch):
             state = method.optimiser.ask(state, eta, rng)
-            x = train[index].float()
+            x = rows_at(method, train, index, rng)
             chains = method.model, theta, method.proposal, state.theta
             found = method.refitter(*chains, x, index, memory, rng, wanted="phi")
             memory = found.memory
             state = method.optimiser.tell(state, found.phi_grad, eta, rng)
         progress(done + 1, passes)
     return state.theta
-
-
-def score_rows(method: Method, theta: Tensor, phi: Tensor, x: Tensor, draws: int, seed: int = 0) -> Marginal:
-    """log p(x) of each row by `draws` draws from the proposal: the bound L_K."""
-    rng = generator(x.device, seed, "score")
-    return log_marginal(method.model, theta, method.proposal, phi, x, draws, rng)

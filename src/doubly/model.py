@@ -13,8 +13,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from doubly.choices import Start
 from doubly.errors import UserError
-from doubly.layers import LAYERS, Layer, Params, Start
+from doubly.layers import LAYERS, Layer, Params
 from doubly.registry import split
 
 Values = tuple[Tensor, ...]

@@ -1,21 +1,58 @@
 """What a run has learnt: the posterior mean of the weights, draws of them, and the questions they answer."""
 
+import dataclasses
 import hashlib
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from doubly.choices import Of, Refit
 from doubly.errors import UserError
-from doubly.evaluate import ensemble, refit, score_rows
-from doubly.inference import Marginal, normalised, propose
+from doubly.evaluate import ensemble, refit
+from doubly.inference import NAIS, OBJECTIVES, Scored, Scoring, Tally, normalised, propose, score
+from doubly.kernels.noise import generator
 from doubly.model import Chain
-from doubly.train import Method, generator
+from doubly.train import Method
 
-Of = Literal["mean", "last", "ensemble"]
+Tensors = dict[str, Tensor]
+
+
+class Shelf(Protocol):
+    """Where work that took long is put, to be found again by a name that says all it depends on."""
+
+    def get(self, name: str) -> Tensors | None:
+        """What is stored under that name, if anything."""
+
+    def put(self, name: str, tensors: Tensors) -> None:
+        """Store it."""
+
+    def drop(self, name: str) -> None:
+        """It is of no more use."""
+
+
+class Nowhere:
+    """A shelf for those who have none."""
+
+    def get(self, name: str) -> Tensors | None:
+        return None
+
+    def put(self, name: str, tensors: Tensors) -> None:
+        pass
+
+    def drop(self, name: str) -> None:
+        pass
+
+
+class Member(NamedTuple):
+    """Weights of the model, and the weights of a proposal from which a better one is fitted to them."""
+
+    theta: Tensor
+    phi: Tensor
 
 
 @dataclass
@@ -28,58 +65,82 @@ class Posterior:
 
     method: Method
     phi: Tensor
+    """The proposal's weights where the chain stands."""
     last_theta: Tensor
     mean_theta: Tensor | None
     kept: list[Tensor]
     train: Callable[[], Tensor]
     """The training rows, to which proposals are fitted."""
-    recall: Callable[[str], Tensor | None] = lambda name: None
-    """A proposal fitted earlier, where one is stored under that name."""
-    remember: Callable[[str, Tensor], None] = lambda name, phi: None
+    means: dict[int, Tensor] = field(default_factory=dict)
+    """Means of the first so many samples, where they were kept."""
     epoch: int = 0
     """How long the chain had run."""
     collected: int = 0
     """How many samples the mean is of."""
     refit_passes: int = 100
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None
+    refit_objective: Refit | None = None
+    """What the proposal climbs then: wake unless the run's own objective goes through the draws."""
+    shelf: Shelf = field(default_factory=Nowhere)
+    patience: float = 60.0
+    """Seconds between two writings of an unfinished score to the shelf."""
+    progress: Callable[[str, float], None] = lambda what, share: None
+    """Told what is under way, and how much of it is done; what it raises ends the work, which is put on the shelf."""
+    others: "Sequence[Posterior]" = ()
+    """Other chains of the same model, whose samples belong to the ensemble."""
     _fitted: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.refit_passes < 0:
+            raise UserError(f"refit must not be negative, got {self.refit_passes}")
+        for other in self.others:
+            if other.model != self.model:
+                raise UserError(
+                    f"chains of different models cannot be one ensemble: {_sketch(self.model)} and "
+                    f"{_sketch(other.model)}; evaluate them one by one, or compare them"
+                )
 
     @property
     def model(self) -> Chain:
         """The generative model's architecture; `model.unflatten(theta)` names the weights."""
         return self.method.model
 
-    def mean(self) -> Tensor:
-        """The posterior mean of the weights."""
+    def mean(self, samples: int | None = None) -> Tensor:
+        """The posterior mean of the weights, over all the samples or over the first so many."""
+        if self.others:
+            raise UserError(
+                "the mean over several chains is not a model, for their hidden units need not correspond: "
+                "ask for the ensemble (--of ensemble)"
+            )
         if self.mean_theta is None:
             raise UserError("this run has collected no samples yet: resume it, or ask for the last draw (--of last)")
-        return self.mean_theta
+        if samples is None or samples == self.collected:
+            return self.mean_theta
+        if samples not in self.means:
+            there = sorted({*self.means, self.collected})
+            raise UserError(f"this run has means of the first {_list(there)} samples, not of {samples}")
+        return self.means[samples]
 
     def last(self) -> Tensor:
         """The weights where the chain stands."""
         return self.last_theta
 
     def draws(self) -> list[Tensor]:
-        """The samples of the weights that were kept, evenly spaced over the collection."""
-        if not self.kept:
-            raise UserError(
-                "this run has kept no samples of the weights: resume it, or ask for the last draw (--of last)"
-            )
-        return self.kept
+        """The samples of the weights that were kept (or averages over windows), evenly spaced over the collection."""
+        return [member.theta for member in self._kept()]
 
     def log_likelihood(self, x: np.ndarray, draws: int = 1000, of: Of = "mean", seed: int = 0) -> np.ndarray:
         """log p(x), one value for each row."""
-        return self.score(x, draws, of, seed).log_likelihood.cpu().numpy()
+        return self.score(x, of, Scoring(draws=draws, seed=seed)).log_likelihood.cpu().numpy()
 
-    def score(self, x: np.ndarray, draws: int = 1000, of: Of = "mean", seed: int = 0) -> Marginal:
-        """log p(x) of each row with the effective number of draws behind it."""
-        _check_draws(draws)
-        rows = self._rows(x)
-        members = list(self._members(of))
+    def score(self, x: np.ndarray, of: Of = "mean", how: Scoring | None = None, samples: int | None = None) -> Scored:
+        """log p(x) of each row, with how far to trust it; `samples` chooses the mean of the first so many."""
+        rows, how = self._rows(x), how or Scoring()
+        members = self._members(of, samples)
         scores = []
-        for i, (theta, phi) in enumerate(members):
-            scores.append(score_rows(self.method, theta, phi, rows, draws, seed))
-            self.progress("scoring", i + 1, len(members))
+        for i, member in enumerate(members):
+            whose = f" (member {i + 1} of {len(members)})" if len(members) > 1 else ""
+            phi = self._proposal(member, whose)
+            scores.append(self._score(member.theta, phi, rows, how, whose))
         return ensemble(scores)
 
     def sample(self, n: int, of: Of = "mean", seed: int = 0) -> np.ndarray:
@@ -87,7 +148,7 @@ class Posterior:
         if n < 1:
             raise UserError(f"the number of rows to sample must be at least 1, got {n}")
         rng = generator(self.phi.device, seed, "sample")
-        thetas = self._thetas(of)
+        thetas = [member.theta for member in self._members(of)]
         which = torch.randint(len(thetas), (n,), generator=rng, device=rng.device)
         rows = torch.empty(n, self.model.layers[0].n_out, device=rng.device)
         for m, theta in enumerate(thetas):
@@ -99,7 +160,7 @@ class Posterior:
         """E[z | x] for each hidden layer, from the data upward, by importance sampling."""
         _check_draws(draws)
         rng = generator(self.phi.device, seed, "encode")
-        members = list(self._members(of))
+        members = [(member.theta, self._proposal(member)) for member in self._members(of)]
         blocks = []
         with torch.no_grad():
             for rows in self._rows(x).split(256):
@@ -111,37 +172,72 @@ class Posterior:
                 blocks.append([torch.stack(layer).mean(0) for layer in zip(*codes, strict=True)])
         return [torch.cat(layer).cpu().numpy() for layer in zip(*blocks, strict=True)]
 
-    def _thetas(self, of: Of) -> list[Tensor]:
-        choices: dict[str, Callable[[], list[Tensor]]] = {
-            "mean": lambda: [self.mean()],
-            "last": lambda: [self.last()],
-            "ensemble": self.draws,
+    def _kept(self) -> list[Member]:
+        members = [Member(theta, chain.phi) for chain in (self, *self.others) for theta in chain.kept]
+        if not members:
+            raise UserError(
+                "this run has kept no samples of the weights: resume it, or ask for the last draw (--of last)"
+            )
+        return members
+
+    def _members(self, of: Of, samples: int | None = None) -> list[Member]:
+        """The weights asked for."""
+        choices: dict[str, Callable[[], list[Member]]] = {
+            "mean": lambda: [Member(self.mean(samples), self.phi)],
+            "last": lambda: [Member(chain.last(), chain.phi) for chain in (self, *self.others)],
+            "ensemble": self._kept,
         }
         if of not in choices:
             raise UserError(f"of must be one of {', '.join(choices)}, got {of!r}")
+        if samples is not None and of != "mean":
+            raise UserError(f"a number of samples chooses a mean, got of {of!r}: leave one of the two out")
         return choices[of]()
 
-    def _members(self, of: Of) -> Iterator[tuple[Tensor, Tensor]]:
-        """The weights asked for, each with a proposal fitted to them."""
-        for theta in self._thetas(of):
-            yield theta, self._proposal(theta)
-
-    def _proposal(self, theta: Tensor) -> Tensor:
-        name = _name(theta, self.phi, self.refit_passes)
+    def _proposal(self, member: Member, whose: str = "") -> Tensor:
+        """A proposal fitted to these weights."""
+        refitter = self.method.refitter
+        if self.refit_objective is not None and isinstance(refitter, NAIS):
+            refitter = dataclasses.replace(refitter, objective=OBJECTIVES.make(self.refit_objective))
+        method = dataclasses.replace(self.method, refitter=refitter)
+        name = f"posterior/proposal-{_digest(*member)}-{self.refit_passes}"
+        name += f"-{self.refit_objective}" if self.refit_objective else ""
         if name not in self._fitted:
-            phi = self.recall(name)
-            if phi is None:
+            found = self.shelf.get(name)
+            if found is None:
+                tell = f"fitting the proposal{whose}"
                 phi = refit(
-                    self.method,
-                    theta,
-                    self.phi,
+                    method,
+                    *member,
                     self.train(),
                     self.refit_passes,
-                    lambda done, total: self.progress("fitting the proposal", done, total),
+                    lambda done, total: self.progress(f"{tell}, pass {done} of {total}", done / total),
                 )
-                self.remember(name, phi)
-            self._fitted[name] = phi
+                found = {"phi": phi}
+                self.shelf.put(name, found)
+            self._fitted[name] = found["phi"]
         return self._fitted[name]
+
+    def _score(self, theta: Tensor, phi: Tensor, rows: Tensor, how: Scoring, whose: str) -> Scored:
+        """Score the rows, going on from what an earlier attempt has left, and leaving something now and then."""
+        name = f"evaluations/unfinished-{_digest(theta, phi, rows)}-{_digest_text(repr(how))}"
+        left, written = self.shelf.get(name), time.monotonic()
+
+        def watch(tally: Tally, share: float) -> None:
+            nonlocal written
+            try:
+                self.progress(f"scoring{whose}", share)
+            except BaseException:
+                self.shelf.put(name, tally._asdict())
+                raise
+            if time.monotonic() - written >= self.patience:
+                self.shelf.put(name, tally._asdict())
+                written = time.monotonic()
+
+        method = self.method
+        tally = Tally(**left) if left else None
+        found = score(method.model, theta, method.proposal, phi, rows, how, tally, watch)
+        self.shelf.drop(name)
+        return found
 
     def _rows(self, x: np.ndarray) -> Tensor:
         """Rows checked against the model's data layer."""
@@ -170,7 +266,21 @@ def _check_draws(draws: int) -> None:
         raise UserError(f"draws must be at least 1, got {draws}")
 
 
-def _name(theta: Tensor, phi: Tensor, passes: int) -> str:
-    """A fitted proposal goes by all that it depends on, so that what is stored can never be out of date."""
-    digest = hashlib.sha256(theta.cpu().numpy().tobytes() + phi.cpu().numpy().tobytes())
-    return f"{digest.hexdigest()[:16]}-{passes}"
+def _sketch(model: Chain) -> str:
+    return "-".join(f"{type(layer).__name__}{layer.n_out}" for layer in model.layers)
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(str(number) for number in numbers)
+
+
+def _digest(*tensors: Tensor) -> str:
+    """A name for what these hold, so that what is stored under it can never be out of date."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(tensor.cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _digest_text(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

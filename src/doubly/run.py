@@ -6,6 +6,7 @@ checkpoint/      where the chain stands: a safetensors file whose metadata hold 
 posterior/       the mean of the samples, the samples kept, proposals fitted to them
 evaluations/     what `doubly evaluate` found
 report.html, figures/
+curves/          runs that were fitted beside this one for a curve
 """
 
 import dataclasses
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 
 from doubly.config import Config, Facts, build, from_dict
-from doubly.data import SPLITS, Data
+from doubly.data import SPLITS, Columns, Data
 from doubly.data import load as load_data
 from doubly.errors import UserError
 from doubly.posterior import Posterior
@@ -39,6 +40,7 @@ OURS = (
     "posterior",
     "evaluations",
     "figures",
+    "curves",
     "report.html",
     "lock",
 )
@@ -108,11 +110,22 @@ class Run:
     def facts(self) -> Facts:
         """What the data were like, known without them."""
         facts = _read_json(self.path / "data.json")
-        return Facts(facts["width"], facts["kind"], tuple(facts["shape"]))
+        return Facts(facts["width"], facts["kind"], tuple(facts["shape"]), facts["dynamic"])
+
+    @property
+    def columns(self) -> Columns | None:
+        """How the columns of a table became numbers, where the data were one."""
+        found = _read_json(self.path / "data.json")["columns"]
+        return Columns.from_json(found) if found else None
+
+    @property
+    def data_digest(self) -> str:
+        """What tells the data of this run from others."""
+        return str(_read_json(self.path / "data.json")["sha256"])
 
     def data(self) -> Data:
         """The data the run was made with; an error if they have changed."""
-        data = load_data(self.config.data)
+        data = load_data(self.config.data, binarise=self.config.binarise)
         if _facts(data) != _read_json(self.path / "data.json"):
             raise UserError(f"{self.config.data} is not the data that {self.path} was made with: put them back")
         return data
@@ -161,8 +174,12 @@ class Run:
             raise UserError(f"the checkpoint {file} is damaged, or not of this config.json: {error}") from None
 
     def keep(self, number: int, theta: Tensor) -> None:
-        """Keep one sample of the weights."""
+        """Keep one sample of the weights, or the average over a window that ends with the sample of this number."""
         self._write_vector(f"posterior/draw-{number:05d}.safetensors", "theta", theta)
+
+    def keep_mean(self, number: int, theta: Tensor) -> None:
+        """Keep the mean of the first samples."""
+        self._write_vector(f"posterior/mean-{number:05d}.safetensors", "theta", theta)
 
     def posterior(self, **options: Any) -> Posterior:
         """What has been learnt so far."""
@@ -171,24 +188,29 @@ class Run:
         if state is None:
             raise UserError(f"{self.path} has no checkpoint yet: let doubly fit (or doubly resume) run a little longer")
         device = state.mean.device
-        kept = sorted((self.path / "posterior").glob("draw-*.safetensors"))
+        kept, means = (self._vectors(kind, state.collected, device) for kind in ("draw", "mean"))
         return Posterior(
             method=method,
             phi=state.phi.theta,
             last_theta=state.theta.theta,
             mean_theta=state.mean.float() if state.collected else None,
-            kept=[self._read_vector(file, "theta").to(device) for file in kept],
+            kept=list(kept.values()),
+            means=means,
             epoch=state.epoch,
             collected=state.collected,
             train=lambda: torch.as_tensor(self.data().train).to(device),
-            recall=self._recall_proposal,
-            remember=lambda name, phi: self._write_vector(f"posterior/proposal-{name}.safetensors", "phi", phi),
+            shelf=_Files(self.path, device),
             **options,
         )
 
-    def _recall_proposal(self, name: str) -> Tensor | None:
-        file = self.path / "posterior" / f"proposal-{name}.safetensors"
-        return self._read_vector(file, "phi").to(self.config.device) if file.exists() else None
+    def _vectors(self, kind: str, collected: int, device: torch.device) -> dict[int, Tensor]:
+        """The samples or means in posterior/, by number; those that the checkpoint knows nothing of will come again."""
+        files = {int(file.stem.split("-")[1]): file for file in (self.path / "posterior").glob(f"{kind}-*.safetensors")}
+        return {
+            number: self._read_vector(file, "theta").to(device)
+            for number, file in sorted(files.items())
+            if number <= collected
+        }
 
     def _write_vector(self, name: str, key: str, vector: Tensor) -> None:
         write(self.path / name, safetensors.torch.save({key: vector.cpu().contiguous()}))
@@ -198,6 +220,33 @@ class Run:
             return safetensors.torch.load(file.read_bytes())[key].clone()
         except (safetensors.SafetensorError, KeyError) as error:
             raise UserError(f"{file} is damaged: {error}") from None
+
+
+class _Files:
+    """Files of tensors in the run folder, for what took long to work out."""
+
+    def __init__(self, folder: Path, device: torch.device):
+        self._folder, self._device = folder, device
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{name}.safetensors"
+
+    def get(self, name: str) -> dict[str, Tensor] | None:
+        try:
+            found = safetensors.torch.load(self._file(name).read_bytes())
+        except FileNotFoundError:
+            return None
+        except safetensors.SafetensorError as error:
+            raise UserError(f"{self._file(name)} is damaged: {error}; take it away and try again") from None
+        return {key: tensor.clone().to(self._device) for key, tensor in found.items()}
+
+    def put(self, name: str, tensors: dict[str, Tensor]) -> None:
+        write(
+            self._file(name), safetensors.torch.save({key: value.cpu().contiguous() for key, value in tensors.items()})
+        )
+
+    def drop(self, name: str) -> None:
+        self._file(name).unlink(missing_ok=True)
 
 
 def write(path: Path, content: bytes) -> None:
@@ -259,7 +308,9 @@ def _facts(data: Data) -> dict[str, Any]:
         "width": data.width,
         "kind": data.kind,
         "shape": list(data.shape),
+        "dynamic": data.dynamic,
         "rows": rows,
+        "columns": data.columns.as_json() if data.columns else None,
         "sha256": digest.hexdigest(),
     }
 

@@ -4,17 +4,19 @@
 mini-batch, so that whoever drives it can stop anywhere, save the state, and go on from it bit for bit.
 """
 
-import hashlib
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from doubly.errors import Diverged, UserError
 from doubly.inference import Estimate, Estimator, Memory, Wanted, log_marginal
+from doubly.kernels.noise import generator
 from doubly.model import Chain
 from doubly.priors import Flat, Prior
 from doubly.samplers import Adam, Sampler
@@ -49,18 +51,43 @@ class Method:
     min_epochs: int = 10
     epochs: int = 1000
     collect: int = 100
+    collect_every: "Every" = field(default_factory=lambda: Every(1, "epoch"))
+    window: int = 1
+    dynamic: bool = False
+    """Whether the training rows are greys from 0 to 255, whose bits are drawn anew whenever they are used."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("step", "phi_step", "warmup_step"):
             if not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"{name} must be positive and finite, got {getattr(self, name)}")
-        for name in ("batch", "theta_steps", "valid_draws", "epochs"):
+        for name in ("batch", "theta_steps", "valid_draws", "epochs", "window"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
         for name in ("phi_steps", "patience", "min_epochs", "collect", "warmup"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
+
+
+class Every(NamedTuple):
+    """How often a sample is collected."""
+
+    number: int
+    unit: Literal["epoch", "step"]
+
+    @classmethod
+    def parse(cls, text: str) -> "Every":
+        """From a number of epochs or of steps of the sampler.
+
+        >>> Every.parse("2"), Every.parse("50 steps")
+        (Every(number=2, unit='epoch'), Every(number=50, unit='step'))
+        """
+        found = re.fullmatch(r"(\d+) *(epoch|step|)s?", text.strip())
+        if not found or int(found[1]) < 1:
+            raise UserError(
+                f"collect_every must be a number of epochs or steps, as in 1, 2epochs or 50steps, got {text!r}"
+            )
+        return cls(int(found[1]), "step" if found[2] == "step" else "epoch")
 
 
 class State(NamedTuple):
@@ -79,17 +106,23 @@ class State(NamedTuple):
     """Sums over the steps of this epoch: what `Record` reports of them, and the largest gradient."""
     mean: Tensor
     """The mean of the samples collected so far, in double precision."""
+    window: Tensor
+    """The mean of those in the window that is under way."""
     epoch: int = 0
     """Epochs finished."""
     batch: int = 0
     """Mini-batches done in the epoch that is under way."""
+    inner: int = 0
+    """Steps done on the mini-batch that is under way."""
+    waited: int = 0
+    """Epochs or steps since the last sample."""
     best: float = -math.inf
     """The best validation log-likelihood before collecting started."""
     stale: int = 0
     """Epochs since then."""
     collected: int = 0
-    levelled: bool = False
-    """Whether collecting has started."""
+    began: int | None = None
+    """Epochs finished when collecting started."""
 
 
 class Record(NamedTuple):
@@ -104,18 +137,16 @@ class Record(NamedTuple):
     largest_gradient: float
     collected: int
     sampler: dict[str, float]
-
-
-def generator(device: torch.device | str, *purpose: int | str) -> torch.Generator:
-    """A generator of its own for each purpose, so that evaluating never moves the chain's random numbers."""
-    digest = hashlib.sha256(repr(purpose).encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    norms: dict[str, float]
+    """Root mean square of the weights of each layer."""
+    predicted: dict[str, float]
+    """Of rows drawn from the model: the mean of a cell, and the spread of the rows' own means."""
 
 
 def init(method: Method, x: Tensor) -> State:
     """The state from which a run on the training rows x starts."""
     rng = generator(x.device, method.seed, "chain")
-    theta = method.model.init(rng, x.float().mean(0))
+    theta = method.model.init(rng, x.float().mean(0) / (255 if method.dynamic else 1))
     phi = method.proposal.init(rng)
     return State(
         theta=mover(method, 0).sampler.init(theta, rng),
@@ -125,6 +156,8 @@ def init(method: Method, x: Tensor) -> State:
         order=torch.zeros(0, dtype=torch.int64, device=x.device),
         totals=torch.zeros(4, dtype=torch.float64, device=x.device),
         mean=torch.zeros(theta.shape, dtype=torch.float64, device=x.device),
+        window=torch.zeros(theta.shape, dtype=torch.float64, device=x.device),
+        began=0 if latest_start(method, len(x)) == 0 else None,
     )
 
 
@@ -177,20 +210,34 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
 
 
 def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[tuple[State, Record | None]]:
-    """Train to the end of the protocol, yielding the state after every mini-batch and a record after every epoch."""
+    """Train to the end of the protocol, yielding the state after every mini-batch and a record after every epoch.
+
+    Where samples are collected in the middle of an epoch, the state is yielded after each of them, too.
+    """
     n_data = len(train)
     while not finished(method, state):
         if state.batch == 0:
             order = torch.randperm(n_data, generator=state.rng, device=train.device)
             state = state._replace(order=order, totals=torch.zeros_like(state.totals))
         for index in batches(state.order, method.batch)[state.batch :]:
-            x = train[index].float()  # kept as bytes, widened as they are used
-            for _ in range(method.theta_steps):
+            x = rows_at(method, train, index, state.rng)
+            for _ in range(state.inner, method.theta_steps):
                 state = step(method, state, x, index, n_data)
-            state = state._replace(batch=state.batch + 1)
+                state = state._replace(inner=state.inner + 1)
+                if method.collect_every.unit == "step" and state.began is not None:
+                    before, state = state, _wait_or_collect(method, state)
+                    if state.collected > before.collected:
+                        yield state, None
+            state = state._replace(batch=state.batch + 1, inner=0)
             yield state, None
-        state, record = _end_epoch(method, state, valid)
+        state, record = _end_epoch(method, state, valid, n_data)
         yield state, record
+
+
+def rows_at(method: Method, train: Tensor, index: Tensor, rng: torch.Generator) -> Tensor:
+    """Some of the training rows, which are kept as bytes and widened as they are used."""
+    rows = train[index].float()
+    return torch.bernoulli(rows / 255, generator=rng) if method.dynamic else rows
 
 
 def batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
@@ -202,22 +249,45 @@ def batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
 
 
 def finished(method: Method, state: State) -> bool:
-    """Whether the protocol has come to its end."""
-    return state.epoch >= method.epochs or (state.levelled and state.collected >= method.collect)
+    """Whether the protocol has come to its end, which is the end of an epoch."""
+    enough = state.began is not None and state.collected >= method.collect
+    return state.batch == state.inner == 0 and (enough or state.epoch >= method.epochs)
 
 
-def collecting(method: Method, state: State) -> bool:
-    """Whether the epoch after this state gives a sample: validation has levelled off, or time presses.
+def planned(method: Method, state: State, n_data: int) -> int:
+    """How many samples there will be in the end, once collecting has started."""
+    if state.began is None:
+        return 0
+    return min(method.collect, math.floor((method.epochs - state.began) * samples_per_epoch(method, n_data)))
 
-    When `epochs` would run out first, collecting starts so early that `collect` samples fit in, or if that many never
-    fit, after half of the epochs.
+
+def latest_start(method: Method, n_data: int) -> int:
+    """The epoch after which samples are collected even if validation still rises.
+
+    It is so early that `collect` samples fit in before `epochs` run out, or if that many never fit, half of the epochs.
     """
-    return state.levelled or state.epoch >= latest_start(method)
+    wanted = math.ceil(method.collect / samples_per_epoch(method, n_data))
+    return method.epochs - wanted if wanted < method.epochs else method.epochs // 2
 
 
-def latest_start(method: Method) -> int:
-    """The epoch after which samples are collected even if validation still rises."""
-    return method.epochs - method.collect if method.collect < method.epochs else method.epochs // 2
+def samples_per_epoch(method: Method, n_data: int) -> Fraction:
+    """How many samples an epoch gives once collecting has started."""
+    steps = math.ceil(n_data / method.batch) * method.theta_steps if method.collect_every.unit == "step" else 1
+    return Fraction(steps, method.collect_every.number)
+
+
+def _wait_or_collect(method: Method, state: State) -> State:
+    """An epoch or a step has passed: take a sample if it is time, into the mean of all and into that of its window."""
+    waited, theta = state.waited + 1, state.theta.theta
+    if waited < method.collect_every.number or state.collected >= method.collect:
+        return state._replace(waited=waited)
+    within = state.collected % method.window
+    return state._replace(
+        waited=0,
+        collected=state.collected + 1,
+        mean=state.mean + (theta - state.mean) / (state.collected + 1),
+        window=state.window + (theta - state.window) / (within + 1) if within else theta.double(),
+    )
 
 
 def healthy(state: State) -> bool:
@@ -226,7 +296,7 @@ def healthy(state: State) -> bool:
     return all(bool(torch.isfinite(vector).all()) for vector in vectors)
 
 
-def _end_epoch(method: Method, state: State, valid: Tensor) -> tuple[State, Record]:
+def _end_epoch(method: Method, state: State, valid: Tensor, n_data: int) -> tuple[State, Record]:
     """Validate on a generator of its own, then collect a sample or watch for the levelling off."""
     rows_seen, train, effective, largest = state.totals.tolist()
     theta, epoch = state.theta.theta, state.epoch + 1
@@ -238,16 +308,15 @@ def _end_epoch(method: Method, state: State, valid: Tensor) -> tuple[State, Reco
     rng = generator(valid.device, method.seed, "valid")  # the same draws every epoch make epochs comparable
     rows = log_marginal(method.model, theta, method.proposal, state.phi.theta, valid, method.valid_draws, rng)
     score, spread = rows.log_likelihood.double().mean().item(), stderr(rows.log_likelihood)
-    if collects := collecting(method, state):
-        collected = state.collected + 1
-        mean = state.mean + (theta - state.mean) / collected
-        state = state._replace(collected=collected, mean=mean, levelled=True)
-    else:
+    collects = state.began is not None
+    if collects and method.collect_every.unit == "epoch":
+        state = _wait_or_collect(method, state)
+    elif not collects:
         better = score > state.best
         settling = max(method.min_epochs, method.warmup)
         stale = 0 if better or epoch <= settling else state.stale + 1
-        levelled = stale >= method.patience and epoch >= settling
-        state = state._replace(best=max(score, state.best), stale=stale, levelled=levelled)
+        levelled = (stale >= method.patience and epoch >= settling) or epoch >= latest_start(method, n_data)
+        state = state._replace(best=max(score, state.best), stale=stale, began=epoch if levelled else None)
     record = Record(
         epoch=epoch,
         phase="collect" if collects else "burn-in",
@@ -258,10 +327,24 @@ def _end_epoch(method: Method, state: State, valid: Tensor) -> tuple[State, Reco
         largest_gradient=largest,
         collected=state.collected,
         sampler={name: value.item() for name, value in mover(method, state.epoch).sampler.stats(state.theta).items()},
+        norms=_norms(method.model, theta),
+        predicted=_predicted(method, theta),
     )
     if epoch == method.warmup:
         state = state._replace(theta=method.sampler.init(theta, state.rng))
     return state._replace(epoch=epoch, batch=0), record
+
+
+def _norms(model: Chain, theta: Tensor) -> dict[str, float]:
+    """Root mean square of each layer's weights; x is the data layer."""
+    named = zip(["x", *(f"z{i}" for i in range(1, len(model.layers)))], model.unflatten(theta), strict=True)
+    weights = {name: torch.cat([tensor.reshape(-1) for tensor in params.values()]) for name, params in named if params}
+    return {name: vector.double().square().mean().sqrt().item() for name, vector in weights.items()}
+
+
+def _predicted(method: Method, theta: Tensor, rows: int = 100) -> dict[str, float]:
+    drawn = method.model.sample(theta, rows, generator(theta.device, method.seed, "predicted"))[0].double()
+    return {"mean": drawn.mean().item(), "spread": drawn.mean(1).std().item()}
 
 
 def _add(totals: Tensor, n: int, stats: dict[str, Tensor], grad: Tensor) -> Tensor:

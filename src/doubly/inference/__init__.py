@@ -1,10 +1,11 @@
 """Hidden variables: draws, weights, and the gradients estimated with them."""
 
-from doubly.inference.draws import Draws, Marginal, log_marginal, normalised, propose
+from doubly.inference.draws import Draws, Marginal, normalised, propose
 from doubly.inference.estimator import Estimate, Estimator, Memory, Wanted
 from doubly.inference.gibbs import Gibbs
 from doubly.inference.nais import NAIS
 from doubly.inference.objectives import OBJECTIVES, Objective, Wake
+from doubly.inference.scoring import RELIABLE, Scored, Scoring, Tally, log_marginal, score
 from doubly.registry import Registry
 
 ESTIMATORS = Registry("estimator", nais=NAIS, gibbs=Gibbs)
@@ -13,6 +14,7 @@ __all__ = [
     "ESTIMATORS",
     "NAIS",
     "OBJECTIVES",
+    "RELIABLE",
     "Draws",
     "Estimate",
     "Estimator",
@@ -20,9 +22,13 @@ __all__ = [
     "Marginal",
     "Memory",
     "Objective",
+    "Scored",
+    "Scoring",
+    "Tally",
     "Wake",
     "Wanted",
     "log_marginal",
     "normalised",
     "propose",
+    "score",
 ]

@@ -61,35 +61,3 @@ class Marginal(NamedTuple):
 
     log_likelihood: Tensor
     effective: Tensor
-
-
-@torch.no_grad()
-def log_marginal(
-    model: Chain,
-    theta: Tensor,
-    proposal: Chain,
-    phi: Tensor,
-    x: Tensor,
-    draws: int,
-    rng: torch.Generator,
-    *,
-    cells: int = 2**23,
-) -> Marginal:
-    """The bound L_K with K = `draws`, for rows x of any number type.
-
-    The work goes in blocks of rows and of draws, so that no tensor has more than about `cells` numbers.
-    """
-    draws = draws if proposal.layers else 1  # with nothing hidden, one look is exact
-    width = sum(layer.n_out for layer in model.layers)
-    at_once = max(1, min(draws, cells // width))
-    rows = max(1, cells // (width * at_once))
-    blocks = []
-    for block in x.split(rows):
-        block = block.to(theta.dtype)
-        total = square = block.new_full((block.shape[0],), -math.inf)
-        for start in range(0, draws, at_once):
-            drawn = propose(model, theta, proposal, phi, block, min(at_once, draws - start), rng)
-            total = torch.logaddexp(total, torch.logsumexp(drawn.log_weight, 0))
-            square = torch.logaddexp(square, torch.logsumexp(2 * drawn.log_weight, 0))
-        blocks.append(Marginal(total - math.log(draws), torch.exp(2 * total - square)))
-    return Marginal(*(torch.cat(parts) for parts in zip(*blocks, strict=True)))

@@ -8,11 +8,11 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from doubly.choices import Start
 from doubly.errors import UserError
 
 Params = dict[str, Tensor]
 Kind = Literal["binary", "real"]
-Start = Literal["glorot", "reference"]
 
 
 class Drawn(NamedTuple):

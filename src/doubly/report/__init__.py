@@ -13,10 +13,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from doubly import __version__
+from doubly.choices import Of
 from doubly.config import Config
 from doubly.data import SPLITS, Data
 from doubly.errors import UserError
-from doubly.posterior import Of, Posterior
+from doubly.posterior import Posterior
 from doubly.progress import span
 from doubly.report import figures
 from doubly.report.files import save
@@ -190,9 +191,10 @@ def _training(metrics: list[dict[str, Any]], data: Data) -> Section:
 
 
 def _images(data: Data, posterior: Posterior, of: Of, whose: str) -> Section:
-    chosen = np.sort(np.random.default_rng(0).permutation(len(data.train))[:SHOWN])
-    rows, samples = data.train[chosen], posterior.sample(SHOWN, of)[: len(chosen)]
-    limits = figures.ink_limits(data.train)
+    train = data.split("train")
+    chosen = np.sort(np.random.default_rng(0).permutation(len(train))[:SHOWN])
+    rows, samples = train[chosen], posterior.sample(SHOWN, of)[: len(chosen)]
+    limits = figures.ink_limits(train)
     return Section(
         "Data and samples",
         f"The samples, drawn with {whose}, should look as if they belonged among the data: as clear, and as varied.",
@@ -209,7 +211,14 @@ def _columns(data: Data, posterior: Posterior, of: Of, whose: str) -> Section:
         "Data and samples",
         f"Each point is a column of the table, with standard errors. The means of samples, drawn with {whose}, should "
         "agree with those of the data: the points should lie along the dotted line.",
-        [_drawing("columns", "Column means of samples and data", figures.column_means(data.train, samples), MIDDLE)],
+        [
+            _drawing(
+                "columns",
+                "Column means of samples and data",
+                figures.column_means(data.split("train"), samples),
+                MIDDLE,
+            )
+        ],
     )
 
 

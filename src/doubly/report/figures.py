@@ -72,6 +72,28 @@ def training_curve(metrics: Sequence[Record], truth: float | None = None) -> Fig
     return figure
 
 
+CURVE_LABELS = {
+    "samples": "samples of the weights in the mean (M)",
+    "draws": "draws of the hidden variables for each row (K)",
+    "training-draws": "draws of the hidden variables in a training step (S)",
+}
+
+
+def curve(points: Sequence[Record], over: str) -> Figure:
+    """Log-likelihoods with their standard errors against a number that goes by factors."""
+    at, score = _column(points, "at"), _column(points, "log_likelihood")
+    stderr = np.nan_to_num(_column(points, "stderr"))
+    figure, (axes,) = _panels(1, 4.0, at)
+    axes.errorbar(at, score, stderr, color=BLUE, marker="o", markersize=5, linewidth=1.6, capsize=3)
+    axes.set_xscale("log")
+    axes.set_xticks(at, [f"{value:g}" for value in at])
+    axes.minorticks_off()
+    axes.set_xlim(at.min() / 1.3, at.max() * 1.3)
+    axes.set_xlabel(CURVE_LABELS[over])
+    axes.set_ylabel("log-likelihood of a row (nats)")
+    return figure
+
+
 def health(metrics: Sequence[Record], draws: int | None = None) -> dict[str, np.ndarray]:
     """What tells whether the chain is well: the effective draws, and whatever the sampler reports of itself.
 

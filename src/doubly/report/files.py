@@ -1,6 +1,7 @@
 """Rows into files: numbers for programs, pictures for people."""
 
 import io
+import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,32 @@ def save_rows(path: Path, rows: np.ndarray, shape: tuple[int, ...]) -> None:
     if suffix not in WRITERS:
         raise UserError(f"cannot write rows to {path}: expected a file ending in {', '.join(WRITERS)}")
     save(path, WRITERS[suffix](rows, shape))
+
+
+def check_columns(path: Path) -> None:
+    """Refuse a file that `save_columns` could not write, before hours of work are spent on what goes into it."""
+    if path.suffix.lower() not in COLUMN_WRITERS:
+        raise UserError(f"cannot write columns to {path}: expected a file ending in {', '.join(COLUMN_WRITERS)}")
+
+
+def save_columns(path: Path, columns: dict[str, np.ndarray]) -> None:
+    """Write named columns, one value for each row, into a file whose ending says how."""
+    check_columns(path)
+    save(path, COLUMN_WRITERS[path.suffix.lower()](columns))
+
+
+def _columns_npz(columns: dict[str, np.ndarray]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **columns)
+    return buffer.getvalue()
+
+
+def _columns_csv(columns: dict[str, np.ndarray]) -> bytes:
+    lines = [",".join(["row", *columns])]
+    lines += [
+        ",".join(str(value) for value in values) for values in zip(itertools.count(), *columns.values(), strict=False)
+    ]
+    return ("\n".join(lines) + "\n").encode()
 
 
 def save(path: Path, content: bytes) -> None:
@@ -67,3 +94,5 @@ WRITERS: dict[str, Callable[[np.ndarray, tuple[int, ...]], bytes]] = {
     ".csv": _csv,
     ".png": _png,
 }
+
+COLUMN_WRITERS: dict[str, Callable[[dict[str, np.ndarray]], bytes]] = {".csv": _columns_csv, ".npz": _columns_npz}

@@ -1,0 +1,220 @@
+"""log p(x) of rows by any number of draws: streaming sums, bounded memory, and a stop at any point that loses nothing.
+
+For each row, K draws z_k ~ q(z | x) have weights w_k = p(x, z_k) / q(z_k | x), and L_K = log 1/K sum_k w_k is, in
+expectation, a bound on log p(x) from below. Of the weights only sums are kept, and the largest for a look at the tail.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from doubly.errors import UserError
+from doubly.inference.draws import Marginal, propose
+from doubly.inference.pareto import khat, tail_length
+from doubly.kernels.noise import generator
+from doubly.model import Chain
+
+GROUPS = 20  # in which the draws are summed apart, to be resampled for their error
+FIRST = 100  # draws that every row gets where draws are spent adaptively
+RELIABLE = 0.7  # the largest k̂ at which a mean weight can be relied on
+BYTES_PER_CELL = 16  # the logits of all layers, and what is made of them on the way
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How rows are scored."""
+
+    draws: int = 1000
+    """Draws for each row (the paper's K); where they are spent adaptively, at most."""
+    adaptive: bool = False
+    """Stop at rows that are settled: their draws are worth `enough` equally weighted ones and have no heavy tail."""
+    enough: float = 100.0
+    memory: float = 128.0
+    """Megabytes that the work may take at a time, besides a few numbers for each row."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise UserError(f"draws must be at least 1, got {self.draws}")
+        for name in ("enough", "memory"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} must be positive and finite, got {getattr(self, name)}")
+
+    def rounds(self) -> list[int]:
+        """How many draws each round adds: all at once, or as many as before until all are spent.
+
+        >>> Scoring(draws=1000, adaptive=True).rounds()
+        [100, 100, 200, 400, 200]
+        """
+        if not self.adaptive:
+            return [self.draws]
+        found = [min(FIRST, self.draws)]
+        while sum(found) < self.draws:
+            found.append(min(sum(found), self.draws - sum(found)))
+        return found
+
+
+class Tally(NamedTuple):
+    """What is known of each row's weights so far, and how far the work has come."""
+
+    counts: Tensor
+    """Draws (groups, rows)."""
+    sums: Tensor
+    """log of the sum of the weights (groups, rows)."""
+    squares: Tensor
+    """log of the sum of the squared weights (rows)."""
+    largest: Tensor
+    """The largest log-weights (tail + 1, rows)."""
+    active: Tensor
+    """Rows that get draws in this round."""
+    round: Tensor
+    part: Tensor
+    """Parts of this round that are done."""
+
+
+class Scored(NamedTuple):
+    """log p(x) of each row, and how far to trust it."""
+
+    log_likelihood: Tensor
+    effective: Tensor
+    """How many equally weighted draws these are worth."""
+    khat: Tensor
+    """The shape of the weights' tail; beyond 0.7 the estimate is not to be relied on, nan where nothing can be said."""
+    noise: Tensor
+    """The standard error due to the draws, by bootstrap; 0 where nothing is random."""
+    draws: Tensor
+
+
+def fresh(how: Scoring, x: Tensor) -> Tally:
+    """Before the first draw."""
+    n, device = len(x), x.device
+    nowhere = torch.full((GROUPS, n), -math.inf, dtype=torch.float64, device=device)
+    return Tally(
+        counts=torch.zeros(GROUPS, n, dtype=torch.int64, device=device),
+        sums=nowhere,
+        squares=nowhere[0].clone(),
+        largest=torch.full((tail_length(how.draws) + 1, n), -math.inf, device=device),
+        active=torch.ones(n, dtype=torch.bool, device=device),
+        round=torch.tensor(0),
+        part=torch.tensor(0),
+    )
+
+
+@torch.no_grad()
+def score(
+    model: Chain,
+    theta: Tensor,
+    proposal: Chain,
+    phi: Tensor,
+    x: Tensor,
+    how: Scoring,
+    tally: Tally | None = None,
+    watch: Callable[[Tally, float], None] = lambda tally, share: None,
+) -> Scored:
+    """Score rows x of any number type, from the beginning or from where a tally stands (which is then written on).
+
+    `watch` is shown the tally after each part of the work, with the share of the work that is done.
+    """
+    tally = fresh(how, x) if tally is None else tally
+    if not proposal.layers:  # with nothing hidden, one look is exact
+        return _exact(torch.cat([model.log_prob(theta, (part.to(theta.dtype),)) for part in x.split(1000)]))
+    rounds = how.rounds()
+    for r in range(int(tally.round), len(rounds)):
+        if not tally.active.any():
+            break
+        parts = list(_parts(how, model, rounds[r], tally.active.nonzero().flatten()))
+        for i, (rows, draws) in list(enumerate(parts))[int(tally.part) :]:
+            rng = generator(x.device, how.seed, "score", r, i)  # of its own, so that any part can be the next
+            drawn = propose(model, theta, proposal, phi, x[rows].to(theta.dtype), draws, rng)
+            _add(tally, rows, drawn.log_weight)
+            tally = tally._replace(part=torch.tensor(i + 1))
+            watch(tally, (sum(rounds[:r]) + rounds[r] * (i + 1) / len(parts)) / how.draws)
+        settled = _settled(tally, how) if r + 1 < len(rounds) else ~tally.active
+        tally = tally._replace(round=torch.tensor(r + 1), part=torch.tensor(0), active=tally.active & ~settled)
+    return Scored(*(tensor.to(theta.dtype) for tensor in _finish(tally, how.seed)))
+
+
+def log_marginal(
+    model: Chain,
+    theta: Tensor,
+    proposal: Chain,
+    phi: Tensor,
+    x: Tensor,
+    draws: int,
+    rng: torch.Generator,
+    memory: float = Scoring.memory,
+) -> Marginal:
+    """The bound L_K with K = `draws` for each row, and nothing else."""
+    seed = int(torch.randint(2**62, (), generator=rng, device=rng.device))
+    found = score(model, theta, proposal, phi, x, Scoring(draws=draws, memory=memory, seed=seed))
+    return Marginal(found.log_likelihood, found.effective)
+
+
+def _parts(how: Scoring, model: Chain, draws: int, rows: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """Some rows and some draws at a time, so that the work takes no more memory than it may."""
+    cells = int(how.memory * 2**20 / BYTES_PER_CELL)
+    width = sum(layer.n_out for layer in model.layers)
+    at_once = max(1, min(draws, cells // width))
+    for block in rows.split(max(1, cells // (width * at_once))):
+        for start in range(0, draws, at_once):
+            yield block, min(at_once, draws - start)
+
+
+def _add(tally: Tally, rows: Tensor, log_weight: Tensor) -> None:
+    """Take the draws (draws, rows) of some rows into the tally: draw k goes to group k % GROUPS."""
+    draws, n = log_weight.shape
+    groups = torch.arange(GROUPS, device=rows.device)
+    padding = log_weight.new_full((-draws % GROUPS, n), -math.inf)
+    dealt = torch.cat([log_weight, padding]).view(-1, GROUPS, n).double()
+    tally.counts[:, rows] += (draws + GROUPS - 1 - groups[:, None]) // GROUPS
+    tally.sums[:, rows] = torch.logaddexp(tally.sums[:, rows], dealt.logsumexp(0))
+    tally.squares[rows] = torch.logaddexp(tally.squares[rows], (2 * dealt).logsumexp((0, 1)))
+    both = torch.cat([tally.largest[:, rows], log_weight.float()]).t().contiguous()  # sorting goes along the memory
+    tally.largest[:, rows] = both.topk(len(tally.largest)).values.t()
+
+
+def _settled(tally: Tally, how: Scoring) -> Tensor:
+    """Rows that need no more draws."""
+    return (_effective(tally) >= how.enough) & ~(_khat(tally) > RELIABLE)
+
+
+def _effective(tally: Tally) -> Tensor:
+    """(sum w)^2 / sum w^2."""
+    return torch.exp(2 * tally.sums.logsumexp(0) - tally.squares)
+
+
+def _khat(tally: Tally) -> Tensor:
+    draws, found = tally.counts.sum(0), torch.full_like(tally.squares, math.nan)
+    for n in draws.unique().tolist():
+        found[draws == n] = khat(tally.largest[: tail_length(n) + 1, draws == n], n)
+    return found
+
+
+def _finish(tally: Tally, seed: int) -> Scored:
+    draws = tally.counts.sum(0)
+    total = tally.sums.logsumexp(0) - draws.double().log()
+    return Scored(total, _effective(tally), _khat(tally), _noise(tally, seed), draws)
+
+
+def _noise(tally: Tally, seed: int, replicates: int = 200) -> Tensor:
+    """The spread of log mean weight when the groups of draws are drawn again, with replacement."""
+    filled = tally.counts[:, 0] > 0  # the same groups in every row
+    n = int(filled.sum())
+    rng = generator(tally.sums.device, seed, "bootstrap")
+    chosen = torch.randint(n, (replicates, n), generator=rng, device=rng.device)
+    times = F.one_hot(chosen, n).sum(1).double()  # each replicate has each group so many times
+    sums = torch.exp(tally.sums[filled] - tally.sums.amax(0))
+    # groups may all be empty of weight in a replicate, whose logarithm would be -inf
+    means = (times @ sums).clamp_(min=1e-300) / (times @ tally.counts[filled].double())
+    # n groups vary by 1 - 1/n less than what they come from
+    return means.log().std(0, correction=0) * math.sqrt(n / (n - 1)) if n > 1 else torch.zeros_like(tally.squares)
+
+
+def _exact(log_likelihood: Tensor) -> Scored:
+    one, none = torch.ones_like(log_likelihood), torch.zeros_like(log_likelihood)
+    return Scored(log_likelihood, one, one * -math.inf, none, one)

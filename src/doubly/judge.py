@@ -1,0 +1,164 @@
+"""Judging runs: evaluate one, compare several, and the curves over samples, draws and training draws.
+
+Everything here reads runs and writes only what it finds, into their evaluations/; no chain is moved.
+"""
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from doubly.choices import Over
+from doubly.config import Question
+from doubly.data import Data
+from doubly.drive import Interrupted, fit_config, resume, stop_signal, use_threads
+from doubly.errors import UserError
+from doubly.evaluate import summary
+from doubly.inference import Scored, Scoring
+from doubly.posterior import Posterior
+from doubly.progress import Progress
+from doubly.run import Run, write
+
+DRAWS_OF_CURVE = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+TRAINING_DRAWS_OF_CURVE = (1, 2, 5, 10, 20)
+
+
+class Found(NamedTuple):
+    """What an evaluation comes to, and the scores of the rows behind it."""
+
+    facts: dict[str, Any]
+    rows: Scored
+
+
+def evaluate(
+    path: str | Path, *others: str | Path, x: np.ndarray | None = None, quiet: bool = False, **fields: Any
+) -> Found:
+    """The log-likelihood of held-out rows, or of rows x; several runs are chains whose samples make one ensemble.
+
+    The other arguments are the fields of `Question`. What is found of a split is filed in the first run's evaluations/.
+    """
+    question = Question(**fields)
+    runs = [Run(folder) for folder in (path, *others)]
+    data = runs[0].data()
+    for run in runs[1:]:
+        _check_same_data(runs[0], run)
+    rows = data.split(question.split) if x is None else x
+    with _at_work(question, runs[0], quiet) as options:
+        chains = [run.posterior(**options) for run in runs]
+        posterior = dataclasses.replace(chains[0], others=chains[1:])
+        how = Scoring(question.draws, question.adaptive, memory=question.memory, seed=question.seed)
+        scored = posterior.score(rows, question.of, how, question.samples)
+    facts = _facts(question, posterior, data if x is None else None, rows, scored)
+    if x is None and not others:
+        write(runs[0].path / "evaluations" / f"{question.name}.json", json.dumps(facts, indent=2).encode() + b"\n")
+    return Found(facts, scored)
+
+
+def compare(paths: Sequence[str | Path], quiet: bool = False, **fields: Any) -> list[dict[str, Any]]:
+    """Several runs on the same rows, best first, each with its paired difference to the best."""
+    if len(paths) < 2:
+        raise UserError(f"a comparison needs at least two runs, got {len(paths)}")
+    for folder in paths[1:]:
+        _check_same_data(Run(paths[0]), Run(folder))
+    found = {str(folder): evaluate(folder, quiet=quiet, **fields) for folder in paths}
+    ranked = sorted(found, key=lambda name: -found[name].facts["log_likelihood"])
+    best = found[ranked[0]].rows
+    return [{"run": name, **found[name].facts, **paired(found[name].rows, best)._asdict()} for name in ranked]
+
+
+class Difference(NamedTuple):
+    """How much better one is than another on the same rows, and the standard error of that."""
+
+    difference: float
+    difference_stderr: float
+
+
+def paired(one: Scored, other: Scored) -> Difference:
+    """The mean over rows of the difference; its error has the rows' spread in it, which holds the draws' error too."""
+    gaps = (one.log_likelihood - other.log_likelihood).double()
+    return Difference(gaps.mean().item(), gaps.std().item() / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan)
+
+
+def curve(
+    path: str | Path, over: Over, values: Sequence[int] = (), quiet: bool = False, **fields: Any
+) -> list[dict[str, Any]]:
+    """The log-likelihood against the samples in the mean (M), the draws for scoring (K) or those for training (S)."""
+    makers = {"samples": _over_samples, "draws": _over_draws, "training-draws": _over_training_draws}
+    if over not in makers:
+        raise UserError(f"over must be one of {', '.join(makers)}, got {over!r}")
+    points = list(makers[over](Run(path), values, quiet, Question(**fields)))
+    write(Path(path) / "evaluations" / f"curve-over-{over}.json", json.dumps(points, indent=1).encode() + b"\n")
+    return points
+
+
+def _over_samples(run: Run, values: Sequence[int], quiet: bool, question: Question) -> Iterator[dict[str, Any]]:
+    posterior = run.posterior()
+    posterior.mean()  # an error where there is none
+    for samples in values or sorted({*posterior.means, posterior.collected}):
+        yield _point(run.path, samples, quiet, dataclasses.replace(question, of="mean", samples=samples))
+
+
+def _over_draws(run: Run, values: Sequence[int], quiet: bool, question: Question) -> Iterator[dict[str, Any]]:
+    for draws in values or [*(k for k in DRAWS_OF_CURVE if k < question.draws), question.draws]:
+        yield _point(run.path, draws, quiet, dataclasses.replace(question, draws=draws))
+
+
+def _over_training_draws(run: Run, values: Sequence[int], quiet: bool, question: Question) -> Iterator[dict[str, Any]]:
+    """Runs that differ in the draws of a training step only are fitted beside this one, and found again next time."""
+    for draws in values or TRAINING_DRAWS_OF_CURVE:
+        folder = run.path
+        if draws != run.config.draws:
+            folder = run.path / "curves" / f"training-draws-{draws}"
+            if (folder / "config.json").exists():
+                resume(folder, quiet)
+            else:
+                fit_config(dataclasses.replace(run.config, draws=draws), folder, quiet=quiet)
+        yield _point(folder, draws, quiet, question)
+
+
+def _point(path: Path, at: int, quiet: bool, question: Question) -> dict[str, Any]:
+    return {"at": at, **evaluate(path, quiet=quiet, **vars(question)).facts}
+
+
+@contextmanager
+def _at_work(question: Question, run: Run, quiet: bool) -> Iterator[dict[str, Any]]:
+    """Threads, progress, and a stop that leaves unfinished work on the shelf; gives the posterior's options."""
+    with Progress(quiet) as shown, stop_signal() as stopped, use_threads(question.threads or run.config.threads):
+
+        def progress(what: str, share: float) -> None:
+            shown.show(f"{what}: {share:.0%}")
+            if stopped:
+                raise Interrupted("stopped; the same command goes on from where it was", stopped[0])
+
+        yield {
+            "refit_passes": question.refit,
+            "refit_objective": question.refit_objective,
+            "progress": progress,
+        }
+
+
+def _facts(
+    question: Question, posterior: Posterior, data: Data | None, rows: np.ndarray, scored: Scored
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        **summary(scored)._asdict(),
+        "epoch": posterior.epoch,
+        "collected": posterior.collected,
+        "chains": 1 + len(posterior.others),
+        **{name: value for name, value in vars(question).items() if name not in ("threads", "memory")},
+    }
+    if data is None:
+        del found["split"]
+    elif data.log_density is not None:
+        found["truth"] = float(data.log_density(rows).mean())
+    return found
+
+
+def _check_same_data(one: Run, other: Run) -> None:
+    if one.data_digest != other.data_digest:
+        raise UserError(f"{one.path} and {other.path} were made with different data: their rows cannot be paired")
