@@ -6,7 +6,7 @@ RUN ?= runs/digits
 # what `make run` fits; shorten it with FIT="--epochs 4 --collect 2"
 FIT ?= --hidden 100 --step 0.02 --phi-step 1e-3 --epochs 100 --collect 40 --keep 5
 
-.PHONY: setup run test check bench docs
+.PHONY: setup run test check bench bench-quality docs
 
 setup: $(VENV)/.installed
 
@@ -32,6 +32,10 @@ check: setup
 
 bench: setup
 	$(BIN)/python benchmarks/kernels.py --record
+
+# go on after an interruption with QUALITY=--resume
+bench-quality: setup
+	$(BIN)/python benchmarks/quality.py $(QUALITY)
 
 docs: setup
 	$(BIN)/python docs/members.py

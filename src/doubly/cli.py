@@ -1,4 +1,4 @@
-"""The command line: fit · resume · evaluate · compare · curve · sample · data · report · list.
+"""The command line: fit, resume, profile, evaluate, compare, curve, diagnose, sample, data, report, reproduce, list.
 
 Each command is a dataclass, whose fields are its flags, with a `run` method. Results go to standard output, progress to
 standard error; a user's mistake is one line and exit code 2. What is heavy is imported when a command runs.
@@ -43,6 +43,30 @@ class Fit(Config):
         names = [field.name for field in dataclasses.fields(Config)]
         run = fit_config(Config(**{name: getattr(self, name) for name in names}), self.out, self.overwrite)
         _say_finished(run)
+
+
+@dataclass(frozen=True)
+class Profile(Config):
+    """Where the time of a training step goes, for the same flags as fit."""
+
+    steps: int = 100
+    """Steps to measure."""
+    preset: str | None = None
+    """Settings by name (see `doubly list`); the flags given beside it win."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        from doubly.profile import profile
+
+        names = [field.name for field in dataclasses.fields(Config)]
+        found = profile(Config(**{name: getattr(self, name) for name in names}), self.steps)
+        if self.json:
+            print(json.dumps(found._asdict() | {"phases": [phase._asdict() for phase in found.phases]}))
+            return
+        print(f"{found.milliseconds:.2f} ms a step: {found.weights} weights, {found.threads} threads")
+        for name, milliseconds, share in found.phases:
+            print(f"{name:24}{milliseconds:9.2f} ms{share:7.0%}")
 
 
 @dataclass(frozen=True)
@@ -143,6 +167,33 @@ class Curve(Question):
 
 
 @dataclass(frozen=True)
+class Diagnose:
+    """Whether chains have mixed, what their samples are worth, and their temperature; each run is a chain."""
+
+    folders: RunFolders = ()
+    json: bool = False
+    """Print one JSON object."""
+    out: str | None = None
+    """Write weights and traces to this netCDF file (.nc) for ArviZ."""
+
+    def run(self) -> None:
+        from doubly.diagnose import diagnose, save_inference_data
+        from doubly.report.figures import png, traces
+        from doubly.report.files import save
+
+        found = diagnose(*self.folders)
+        if self.out:
+            save_inference_data(Path(self.out), *self.folders)
+        picture = Path(self.folders[0]) / "figures" / "traces.png"
+        save(picture, png(traces(found.tracks)))
+        if self.json:
+            print(json.dumps(_no_nan(found.facts() | {"picture": str(picture)})))
+            return
+        print(found.table())
+        print(f"picture: {picture}")
+
+
+@dataclass(frozen=True)
 class Sample:
     """Draw new rows from what has been learnt."""
 
@@ -212,6 +263,49 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Reproduce:
+    """Make a row of the paper's tables: train, collect, refit, score, and write the result beside the published one."""
+
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")] = ""
+    """The row (see --list)."""
+    list: bool = False
+    """Show every row, what was published and what was found."""
+    budget: str = ""
+    """The time that all of it may take, as in 2h or 90m: training is cut in time for scoring, and that is said."""
+    results: str = "results"
+    """Where results are written."""
+    runs: str = "runs/reproduce"
+    """Where the runs are; one that was stopped is gone on with."""
+    page: str = "docs/results.md"
+    """The page that is made of all results."""
+    seed: int = 0
+    """Seed of every random number."""
+    threads: int = 0
+    """Threads to compute with; 0 chooses."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        from doubly import reproduce as tables
+        from doubly.run import write
+
+        if self.list or not self.name:
+            print(tables.listing(self.results))
+            return
+        budget = tables.seconds(self.budget) if self.budget else None
+        found = tables.reproduce(self.name, self.results, self.runs, budget, self.threads, self.seed)
+        write(Path(self.page), tables.page(self.results).encode())
+        if self.json:
+            print(json.dumps(_no_nan(found)))
+            return
+        cut = " (cut)" if found["cut"] else ""
+        print(
+            f"{found['label']}: {found['log_likelihood']:.2f} ± {found['stderr']:.2f}{cut}, published "
+            f"{found['published']}, {found['hours']:.2f} hours; see {self.page}"
+        )
+
+
+@dataclass(frozen=True)
 class List:
     """Every registered layer, sampler, prior, estimator, objective, data set and preset."""
 
@@ -224,7 +318,20 @@ class List:
         print(json.dumps(catalogue()) if self.json else table(), end="\n")
 
 
-COMMANDS: tuple[type, ...] = (Fit, Resume, Evaluate, Compare, Curve, Sample, Data, Report, List)
+COMMANDS: tuple[type, ...] = (
+    Fit,
+    Resume,
+    Profile,
+    Evaluate,
+    Compare,
+    Curve,
+    Diagnose,
+    Sample,
+    Data,
+    Report,
+    Reproduce,
+    List,
+)
 
 
 def main(args: list[str] | None = None) -> None:
@@ -281,6 +388,16 @@ def _verdict(facts: dict[str, Any], input: str | None) -> str:
             f"warning: {facts['unreliable']} of {facts['n']} rows have k̂ > 0.7: their draws miss much of p(z|x); "
             "take more --draws or a longer --refit"
         )
+    if "annealed" in facts:
+        opinion = facts["annealed"]
+        error = "" if opinion["stderr"] is None else f" ± {opinion['stderr']:.3f}"
+        apart = "" if opinion["above_score_stderr"] is None else f" ± {opinion['above_score_stderr']:.3f}"
+        gap = "" if opinion["gap_stderr"] is None else f" ± {opinion['gap_stderr']:.3f}"
+        lines.append(
+            f"annealing gives the first {opinion['n']} rows {opinion['log_likelihood']:.3f}{error}, "
+            f"{opinion['above_score']:+.3f}{apart} beside their score; on rows drawn from the model its bounds from "
+            f"below and above are {opinion['gap_on_simulated_rows']:.3f}{gap} apart"
+        )
     if "truth" in facts:
         lines.append(f"the data's own density gives {facts['truth']:.3f}")
     return "\n".join(lines)
@@ -294,7 +411,7 @@ def _say_finished(run: Any) -> None:
 def _parse(args: list[str]) -> Any:
     choices: Any = None
     for command in COMMANDS:
-        default: Any = {"default": _fit_default(args)} if command is Fit else {}
+        default: Any = {"default": _preset_default(command, args)} if issubclass(command, Config) else {}
         marker = tyro.conf.subcommand(command.__name__.lower(), prefix_name=False, **default)
         kind = Annotated[command, marker]  # type: ignore[valid-type]
         choices = kind if choices is None else choices | kind
@@ -308,16 +425,16 @@ def _parse(args: list[str]) -> Any:
         raise
 
 
-def _fit_default(args: list[str]) -> Fit:
-    """The defaults of `fit`: those of the preset that the arguments name, where they do."""
+def _preset_default(command: Any, args: list[str]) -> Any:
+    """The defaults of `fit` and its like: those of the preset that the arguments name, where they do."""
     names = [
         arg.partition("=")[2] or following
         for arg, following in zip(args, [*args[1:], ""], strict=False)
         if re.match("--preset(=|$)", arg)
     ]
     if not names:
-        return Fit()
-    return Fit(**dataclasses.asdict(preset(names[-1])), preset=names[-1])
+        return command()
+    return command(**dataclasses.asdict(preset(names[-1])), preset=names[-1])
 
 
 def _first_line(thing: Any) -> str:

@@ -194,6 +194,10 @@ class Question:
     """Passes over the training rows that fit a copy of the proposal to those weights."""
     refit_objective: Refit | None = None
     """What that copy climbs: wake unless the run's objective says otherwise, sleep or wake-sleep."""
+    ais: int = 0
+    """Temperatures of annealed importance sampling, a second opinion that needs no proposal; 0 asks for none…"""
+    ais_rows: int = 100
+    """…on the first so many rows, and on as many drawn from the model, where bounds from both sides tell the gap."""
     memory: float = 128.0
     """Megabytes that scoring may take at a time."""
     seed: int = 0

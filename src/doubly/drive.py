@@ -54,11 +54,11 @@ def fit(
 
 def fit_config(config: Config, out: str | Path, overwrite: bool = False, quiet: bool = False) -> Run:
     """Learn a model by these settings into the run folder `out`."""
-    _check_device(config.device)
+    check_device(config.device)
     config = dataclasses.replace(config, data=absolute(config.data))
     data = load(config.data, binarise=config.binarise)
     method = build(config, data)  # what is wrong with the settings shows here, before a folder is made
-    config = dataclasses.replace(config, threads=config.threads or _enough_threads(method, config.draws))
+    config = dataclasses.replace(config, threads=config.threads or enough_threads(method, config.draws))
     with Run.create(out, config, data, overwrite) as run, use_threads(config.threads):
         return _drive(run, data, method, quiet)
 
@@ -66,7 +66,7 @@ def fit_config(config: Config, out: str | Path, overwrite: bool = False, quiet: 
 def resume(path: str | Path, quiet: bool = False, threads: int = 0) -> Run:
     """Go on with a run that was stopped, as if it had not been; other threads change the last bits."""
     run = Run(path)
-    _check_device(run.config.device)
+    check_device(run.config.device)
     data = run.data()
     with locked(run.path), use_threads(threads or run.config.threads):
         return _drive(run, data, build(run.config, data), quiet)
@@ -204,7 +204,7 @@ def stop_signal() -> Iterator[list[int]]:
             signal.signal(each, handler)
 
 
-def _enough_threads(method: Method, draws: int) -> int:
+def enough_threads(method: Method, draws: int) -> int:
     """All the threads PyTorch would use, or one where a step is too little work to share."""
     multiplications = (method.model.size + method.proposal.size) * method.batch * draws
     return _cores() if multiplications > SHARED_WORK else 1
@@ -215,10 +215,10 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
     try:
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
+        torch.zeros(1, device=device).item()  # the meta device has no numbers to give
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"device {device!r} cannot be used here ({reason}); try cpu") from None
 

@@ -14,15 +14,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from doubly.choices import Over
-from doubly.config import Question
+from doubly.config import Question, build
 from doubly.data import Data
 from doubly.drive import Interrupted, fit_config, resume, stop_signal, use_threads
 from doubly.errors import UserError
 from doubly.evaluate import summary
-from doubly.inference import Scored, Scoring
+from doubly.inference import Annealing, Scored, Scoring
 from doubly.posterior import Posterior
 from doubly.progress import Progress
 from doubly.run import Run, write
+from doubly.train import stderr
 
 DRAWS_OF_CURVE = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 TRAINING_DRAWS_OF_CURVE = (1, 2, 5, 10, 20)
@@ -48,12 +49,17 @@ def evaluate(
     for run in runs[1:]:
         _check_same_data(runs[0], run)
     rows = data.split(question.split) if x is None else x
+    if question.ais:  # refused before hours of scoring
+        if question.of == "ensemble":
+            raise UserError("annealing is for one set of weights: ask for --of mean or --of last, or leave --ais out")
+        _annealing(question).check(build(runs[0].config, runs[0].facts).model)
     with _at_work(question, runs[0], quiet) as options:
         chains = [run.posterior(**options) for run in runs]
         posterior = dataclasses.replace(chains[0], others=chains[1:])
         how = Scoring(question.draws, question.adaptive, memory=question.memory, seed=question.seed)
         scored = posterior.score(rows, question.of, how, question.samples)
-    facts = _facts(question, posterior, data if x is None else None, rows, scored)
+        second = _second_opinion(question, posterior, rows, scored) if question.ais else {}
+    facts = _facts(question, posterior, data if x is None else None, rows, scored) | second
     if x is None and not others:
         write(runs[0].path / "evaluations" / f"{question.name}.json", json.dumps(facts, indent=2).encode() + b"\n")
     return Found(facts, scored)
@@ -157,6 +163,28 @@ def _facts(
     elif data.log_density is not None:
         found["truth"] = float(data.log_density(rows).mean())
     return found
+
+
+def _annealing(question: Question) -> Annealing:
+    return Annealing(temperatures=question.ais)
+
+
+def _second_opinion(question: Question, posterior: Posterior, rows: np.ndarray, scored: Scored) -> dict[str, Any]:
+    """Annealed importance sampling on the first rows, beside the score that these have by importance sampling."""
+    some = rows[: question.ais_rows]
+    found, gap = posterior.anneal(some, _annealing(question), question.of, question.samples, question.seed)
+    gaps = (found.log_likelihood - scored.log_likelihood[: len(some)]).double()
+    return {
+        "annealed": {
+            "n": len(some),
+            "log_likelihood": found.log_likelihood.double().mean().item(),
+            "stderr": stderr(found.log_likelihood),
+            "above_score": gaps.mean().item(),
+            "above_score_stderr": stderr(gaps),
+            "gap_on_simulated_rows": gap.difference.mean,
+            "gap_stderr": gap.difference.stderr,
+        }
+    }
 
 
 def _check_same_data(one: Run, other: Run) -> None:

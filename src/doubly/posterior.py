@@ -3,9 +3,10 @@
 import dataclasses
 import hashlib
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,7 +15,19 @@ from torch import Tensor
 from doubly.choices import Of, Refit
 from doubly.errors import UserError
 from doubly.evaluate import ensemble, refit
-from doubly.inference import NAIS, OBJECTIVES, Scored, Scoring, Tally, normalised, propose, score
+from doubly.inference import (
+    NAIS,
+    OBJECTIVES,
+    Annealing,
+    Gap,
+    Marginal,
+    Scored,
+    Scoring,
+    Tally,
+    normalised,
+    propose,
+    score,
+)
 from doubly.kernels.noise import generator
 from doubly.model import Chain
 from doubly.train import Method
@@ -143,6 +156,27 @@ class Posterior:
             scores.append(self._score(member.theta, phi, rows, how, whose))
         return ensemble(scores)
 
+    def anneal(
+        self,
+        x: np.ndarray,
+        how: Annealing,
+        of: Of = "mean",
+        samples: int | None = None,
+        seed: int = 0,
+    ) -> tuple[Marginal, Gap]:
+        """log p(x) by annealed importance sampling, and its two bounds for as many rows drawn from the model."""
+        (member,) = self._members(of, samples)  # one set of weights: an ensemble has no single posterior of z
+        model, theta, rows = self.model, member.theta, self._rows(x)
+        how.check(model)
+
+        def progress(what: str) -> Callable[[int, int], None]:
+            return lambda done, total: self.progress(what, done / total)
+
+        rng = generator(theta.device, seed, "annealing")
+        found = how.log_marginal(model, theta, rows.float(), rng, progress("annealing"))
+        gap = how.gap(model, theta, len(rows), rng, progress("annealing rows of the model, both ways"))
+        return found, gap
+
     def sample(self, n: int, of: Of = "mean", seed: int = 0) -> np.ndarray:
         """n new rows; from an ensemble, each row with weights drawn anew."""
         if n < 1:
@@ -171,6 +205,33 @@ class Posterior:
                     codes.append([(weight * z).sum(0) for z in drawn.hidden])
                 blocks.append([torch.stack(layer).mean(0) for layer in zip(*codes, strict=True)])
         return [torch.cat(layer).cpu().numpy() for layer in zip(*blocks, strict=True)]
+
+    def to_arviz(self) -> Any:
+        """The kept draws of the weights as an arviz.InferenceData: variables such as x.W, of (chain, draw, …).
+
+        Hidden units of different chains need not correspond, so that R-hat of a single weight says little.
+        """
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # it announces its next version at every import
+                import arviz
+        except ImportError:
+            raise UserError("this needs arviz: install it with pip install 'doubly[arviz]'") from None
+        chains = [chain.kept for chain in (self, *self.others)]
+        counts = [len(kept) for kept in chains]
+        if 0 in counts:
+            raise UserError("a run has kept no samples of the weights: resume it, or fit it with --keep 10")
+        if len(set(counts)) > 1:
+            raise UserError(f"arviz wants as many draws of each chain, got {_list(counts)}: fit them with equal --keep")
+        weights = [[self.model.unflatten(theta) for theta in kept] for kept in chains]
+        names = ["x", *(f"z{i}" for i in range(1, len(self.model.layers)))]
+        posterior = {
+            f"{name}.{key}": np.stack([[draw[i][key].cpu().numpy() for draw in chain] for chain in weights])
+            for i, name in enumerate(names)
+            for key, shape in self.model.layers[i].shapes().items()
+            if 0 not in shape  # a top layer has weights for nothing
+        }
+        return arviz.from_dict(posterior, posterior_attrs={"window": self.method.window})
 
     def _kept(self) -> list[Member]:
         members = [Member(theta, chain.phi) for chain in (self, *self.others) for theta in chain.kept]

@@ -342,7 +342,10 @@ def _flatten(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _unflatten(tensors: dict[str, Tensor], numbers: dict[str, Any], method: Method, device: torch.device) -> State:
     rng = torch.Generator(device)
     rng.set_state(tensors.pop("rng"))
-    everything = {name: tensor.to(device) for name, tensor in tensors.items()} | numbers
+    # counters stay with the host: asking a device for one would make every step wait for it
+    moved = {name: tensor.to(device) if tensor.dim() or tensor.is_floating_point() else tensor
+             for name, tensor in tensors.items()}  # fmt: skip
+    everything = moved | numbers
 
     def group(prefix: str) -> dict[str, Any]:
         return {name: everything.pop(f"{prefix}.{name}") for name in _names(everything, prefix)}

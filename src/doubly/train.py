@@ -146,7 +146,10 @@ class Record(NamedTuple):
 def init(method: Method, x: Tensor) -> State:
     """The state from which a run on the training rows x starts."""
     rng = generator(x.device, method.seed, "chain")
-    theta = method.model.init(rng, x.float().mean(0) / (255 if method.dynamic else 1))
+    total = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
+    for block in x.split(1000):  # all rows are never widened at once
+        total += block.sum(0, dtype=torch.float64)
+    theta = method.model.init(rng, (total / (len(x) * (255 if method.dynamic else 1))).float())
     phi = method.proposal.init(rng)
     return State(
         theta=mover(method, 0).sampler.init(theta, rng),

@@ -1,5 +1,6 @@
 """Hidden variables: draws, weights, and the gradients estimated with them."""
 
+from doubly.inference.annealing import Annealing, Gap
 from doubly.inference.draws import Draws, Marginal, normalised, propose
 from doubly.inference.estimator import Estimate, Estimator, Memory, Wanted
 from doubly.inference.gibbs import Gibbs
@@ -15,9 +16,11 @@ __all__ = [
     "NAIS",
     "OBJECTIVES",
     "RELIABLE",
+    "Annealing",
     "Draws",
     "Estimate",
     "Estimator",
+    "Gap",
     "Gibbs",
     "Marginal",
     "Memory",

@@ -94,15 +94,19 @@ class Gibbs(Estimator):
 
 
 @torch.no_grad()
-def sweep(chain: Chain, theta: Tensor, x: Tensor, hidden: Values, rng: torch.Generator) -> Values:
-    """One sweep over all hidden layers (…, H), from the bottom to the top; x broadcasts with them."""
+def sweep(chain: Chain, theta: Tensor, x: Tensor, hidden: Values, rng: torch.Generator, beta: float = 1.0) -> Values:
+    """One sweep over all hidden layers (…, H), from the bottom to the top; x broadcasts with them.
+
+    It leaves p(z) p(x | z)^beta as it is: with beta = 1, the posterior.
+    """
     layers = _log_odds(chain, theta)
     values = [x, *hidden, nothing(theta)]
     for level in range(1, len(layers)):
         own, below = layers[level], layers[level - 1]
         above, value, under = values[level + 1], values[level], values[level - 1]
         own_logits = F.linear(above, own.given, own.bias)
-        field = own_logits + F.linear(under, below.given.T)
+        power = beta if level == 1 else 1.0  # only the data are tempered
+        field = own_logits + power * F.linear(under, below.given.T)
         logits = F.linear(value, below.given, below.bias)
         if below.before is not None:
             logits = logits + F.linear(under, below.before)
@@ -111,7 +115,8 @@ def sweep(chain: Chain, theta: Tensor, x: Tensor, hidden: Values, rng: torch.Gen
             logits = torch.cat([logits, own_logits + F.linear(value, own.before)], -1)
             W, V = torch.cat([W, own.before.T], -1), own.before + own.before.T
             field = field + F.linear(value, V)
-        values[level] = gibbs.sweep(value, field, logits, W, V, rng).value
+        tempered = 0 if power == 1 else below.given.shape[0]
+        values[level] = gibbs.sweep(value, field, logits, W, V, rng, tempered, power).value
     return tuple(values[1:-1])
 
 

@@ -168,7 +168,7 @@ class NVIL(Objective):
     def init(self, model: Chain, rng: torch.Generator) -> Memory:
         weights = self._baseline(model.layers[0].n_out).init(rng)
         zero = weights.new_zeros(())
-        return _remembered(Adam().init(weights, rng), mean=zero, variance=zero)
+        return _remembered(Adam().init(weights, rng), mean=zero, variance=zero.clone())  # saved as two tensors
 
     def __call__(self, round: Round) -> Climb:
         theta, m, v, t = (round.memory[f"nvil.{name}"] for name in AdamState._fields)

@@ -17,4 +17,4 @@ def log_prob(mu: Tensor, log_sigma: Tensor, value: Tensor) -> Tensor:
 def draw(mu: Tensor, log_sigma: Tensor, rng: torch.Generator, draws: int | None = None) -> Tensor:
     """mu + sigma noise; with `draws`, that many of each along a new leading axis."""
     shape = mu.shape if draws is None else (draws, *mu.shape)
-    return mu + torch.exp(log_sigma) * normal(shape, rng, mu.dtype)
+    return mu + torch.exp(log_sigma) * normal(shape, rng, mu.dtype, mu.device)

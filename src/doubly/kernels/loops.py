@@ -666,24 +666,26 @@ def gibbs_add(out, change, source):
 
 
 @_row
-def gibbs_rows(first, value, field, logits, W, on, off, V, log_odds, key_low, key_high):
-    """Sweep a few rows."""
+def gibbs_rows(first, value, field, logits, W, on, off, V, log_odds, tempered, split, beta, key_low, key_high):
+    """Sweep a few rows. The tempered logits come first and are padded to `split`."""
     count, width = min(GIBBS_ROWS, value.shape[0] - first), value.shape[1]
     a, p = np.zeros((GIBBS_ROWS, W.shape[1]), float32), np.empty((GIBBS_ROWS, W.shape[1]), float32)
     f, noise = np.zeros((GIBBS_ROWS, width), float32), np.zeros((GIBBS_ROWS, width), float32)
     for t in range(count):
         row = first + t
-        gibbs_add(a[t], ONE, logits[row % logits.shape[0]])
+        gibbs_add(a[t], ONE, logits[row % logits.shape[0], :tempered])
+        gibbs_add(a[t, split:], ONE, logits[row % logits.shape[0], tempered:])
         gibbs_follow(a[t], p[t], W[0], ZERO)
         gibbs_add(f[t], ONE, field[row % field.shape[0]])
         gibbs_add(noise[t], ONE, logistic_noise(width, row, key_low, key_high)[:width])
     for k in range(width):
         for t in range(count):
             z = value[first + t, k]
-            if z == ZERO:
-                odds = f[t, k] - gibbs_difference(a[t], p[t], W[k], on[k], ONE)
-            else:
-                odds = f[t, k] + gibbs_difference(a[t], p[t], W[k], off[k], -ONE)
+            factors, flip = (on[k], ONE) if z == ZERO else (off[k], -ONE)
+            odds = f[t, k] - flip * gibbs_difference(a[t, split:], p[t, split:], W[k, split:], factors[split:], flip)
+            if split > 0:
+                fed = gibbs_difference(a[t, :split], p[t, :split], W[k, :split], factors[:split], flip)
+                odds -= flip * beta * fed
             new = ONE if odds > noise[t, k] else ZERO
             log_odds[first + t, k] = odds
             if new != z:
@@ -694,11 +696,17 @@ def gibbs_rows(first, value, field, logits, W, on, off, V, log_odds, key_low, ke
 
 
 @_kernel
-def gibbs(value, field, logits, W, V, log_odds, key_low, key_high):
-    """Draw every unit of every row once, in order, each given the others. `field` and `logits` wrap around."""
-    shape = W.shape[0], (W.shape[1] + GIBBS_BLOCK - 1) // GIBBS_BLOCK * GIBBS_BLOCK
+def gibbs(value, field, logits, W, V, log_odds, tempered, beta, key_low, key_high):
+    """Draw every unit of every row once, in order, each given the others. `field` and `logits` wrap around.
+
+    The first `tempered` logits count beta times; they and the others are padded to whole blocks, each for themselves.
+    """
+    split = (tempered + GIBBS_BLOCK - 1) // GIBBS_BLOCK * GIBBS_BLOCK
+    shape = W.shape[0], split + (W.shape[1] - tempered + GIBBS_BLOCK - 1) // GIBBS_BLOCK * GIBBS_BLOCK
     padded, on, off = np.empty(shape, float32), np.empty(shape, float32), np.empty(shape, float32)
     for k in prange(W.shape[0]):
-        gibbs_factors(W[k], padded[k], on[k], off[k])
+        gibbs_factors(W[k, :tempered], padded[k, :split], on[k, :split], off[k, :split])
+        gibbs_factors(W[k, tempered:], padded[k, split:], on[k, split:], off[k, split:])
     for tile in prange((value.shape[0] + GIBBS_ROWS - 1) // GIBBS_ROWS):
-        gibbs_rows(tile * GIBBS_ROWS, value, field, logits, padded, on, off, V, log_odds, key_low, key_high)
+        first = tile * GIBBS_ROWS
+        gibbs_rows(first, value, field, logits, padded, on, off, V, log_odds, tempered, split, beta, key_low, key_high)

@@ -24,13 +24,18 @@ def generator(device: torch.device | str, *purpose: int | str) -> torch.Generato
     return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
-def normal(shape: Sequence[int], rng: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Independent standard normals, on the device of the generator.
+def normal(
+    shape: Sequence[int],
+    rng: torch.Generator,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | None = None,
+) -> Tensor:
+    """Independent standard normals, on the device of the generator unless another is named.
 
     >>> normal((2, 3), torch.Generator().manual_seed(0)).shape
     torch.Size([2, 3])
     """
-    out = torch.empty(shape, dtype=dtype, device=rng.device)
+    out = torch.empty(shape, dtype=dtype, device=device or rng.device)
     if not choose.fused(out):
         return out.normal_(generator=rng)
     choose.loops().normal(*as_arrays(out.view(-1)), *key(rng))

@@ -6,6 +6,7 @@ Figures are made as objects, never through pyplot, so that drawing one changes n
 import io
 import itertools
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from doubly.diagnose import Track, label
 from doubly.model import Chain
 
 Record = dict[str, Any]
@@ -123,6 +125,33 @@ def chain_health(metrics: Sequence[Record], draws: int | None = None) -> Figure:
         _shade_collecting(axes, metrics, "samples collected")
     if panels[0].get_legend_handles_labels()[0]:
         panels[0].legend(loc="upper left", frameon=False, fontsize=9)
+    figure.align_ylabels()
+    return figure
+
+
+def traces(tracks: Sequence[Track]) -> Figure:
+    """Every trace of one or more chains, epoch by epoch; burn-in is pale, and may leave the frame."""
+    names = [name for name in tracks[0].values if all(name in track.values for track in tracks)]
+    last = max(tracks, key=lambda track: len(track.epoch))
+    figure, panels = _panels(len(names), 1.0 + 1.2 * len(names), last.epoch)
+    styles = itertools.product(["-", (0, (4, 1.5)), ":"], [BLUE, VERMILION, GREEN, PURPLE])
+    for track, (style, colour) in zip(tracks, itertools.cycle(styles), strict=False):
+        for axes, name in zip(panels, names, strict=True):
+            line: dict[str, Any] = {"color": colour, "linestyle": style, "linewidth": 1.3}
+            late = track.collecting
+            axes.plot(track.epoch, track.values[name], **line, alpha=0.3)
+            axes.plot(track.epoch[late], track.values[name][late], **line, label=track.name)
+    for axes, name in zip(panels, names, strict=True):
+        axes.set_ylabel(textwrap.fill(label(name), 16, break_on_hyphens=False), fontsize=9)
+        axes.set_ylim(_around([(track.values[name], track.collecting) for track in tracks]))
+        if name == "temperature":
+            axes.axhline(1, color=TEXT, linewidth=1, linestyle=":")
+            low, high = axes.get_ylim()
+            axes.set_ylim(min(low, 0.9), max(high, 1.1))
+    if len(tracks) > 1:
+        lines, names = panels[0].get_legend_handles_labels()
+        figure.legend(lines, names, loc="outside upper left", frameon=False, ncols=2, fontsize=9)
+    panels[-1].set_xlabel("epoch (pale: burn-in)")
     figure.align_ylabels()
     return figure
 
@@ -243,6 +272,20 @@ def _without_bad_start(values: np.ndarray, truth: float | None) -> Limits | None
     if truth is not None:
         low, high = min(low, truth), max(high, truth)
     margin = 0.05 * (high - low) or 0.5
+    return low - margin, high + margin
+
+
+def _around(chains: Sequence[tuple[np.ndarray, np.ndarray]]) -> Limits | None:
+    """A range for the values collected, and for as much of the burn-in as leaves them half of the height."""
+    late = np.concatenate([values[collecting] for values, collecting in chains])
+    every = np.concatenate([values for values, _ in chains])
+    late, every = late[np.isfinite(late)], every[np.isfinite(every)]
+    if not len(late):
+        return None
+    low, high = float(late.min()), float(late.max())
+    room = (high - low) / 2
+    low, high = max(float(every.min()), low - room), min(float(every.max()), high + room)
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
     return low - margin, high + margin
 
 

@@ -46,8 +46,8 @@ class Sampler(ABC):
 
 
 def noise(like: Tensor, rng: torch.Generator) -> Tensor:
-    """Standard normal, of the shape and type of `like`."""
-    return normal(like.shape, rng, like.dtype)
+    """Standard normal, of the shape and type of `like` and on its device."""
+    return normal(like.shape, rng, like.dtype, like.device)
 
 
 def rescaled(u: Tensor, old_eta: float, eta: float) -> Tensor:

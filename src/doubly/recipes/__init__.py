@@ -1,0 +1,1 @@
+"""The rows of the paper's tables, as recipes: a file for each table."""

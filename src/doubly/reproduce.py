@@ -1,0 +1,241 @@
+"""The rows of the paper's tables, each by one command: train, collect, refit, score, and write the result down.
+
+A recipe in recipes/ has a row's settings, how it is scored, and the number that was published. Results are JSON files,
+and a page that sets them beside the published numbers is made from them.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import platform
+import re
+import subprocess
+import time
+import tomllib
+from dataclasses import dataclass
+from importlib import metadata, resources
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from doubly.config import Config, Question, build, preset
+from doubly.data import load
+from doubly.drive import fit_config, resume
+from doubly.errors import UserError
+from doubly.judge import evaluate
+from doubly.profile import profile
+from doubly.progress import span
+from doubly.run import Run, write
+from doubly.train import latest_start
+
+TRAINING = 0.6  # of a budget; the rest is for scoring
+SPARE = 0.85  # of the time that seems to be there is planned with
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One row of a table."""
+
+    name: str
+    table: str
+    label: str
+    published: float
+    """Log-likelihood of a test row, in nats."""
+    bound: bool
+    """Whether what was published is a bound only."""
+    config: Config
+    question: Question
+
+
+def recipes() -> dict[str, Recipe]:
+    """Every recipe by name, in the order of the tables.
+
+    >>> recipes()["caltech-sbn-200"].published
+    -122.7
+    """
+    found: dict[str, Recipe] = {}
+    files = sorted(resources.files("doubly.recipes").iterdir(), key=lambda file: file.name)
+    for file in files:
+        if file.name.endswith(".toml"):
+            table = tomllib.loads(file.read_text())
+            found |= {name: _recipe(name, table, dict(row)) for name, row in table["rows"].items()}
+    return found
+
+
+def _recipe(name: str, table: dict[str, Any], row: dict[str, Any]) -> Recipe:
+    score = table.get("score", {}) | row.pop("score", {})
+    label, published, bound = row.pop("label"), row.pop("published"), row.pop("bound", False)
+    config = preset(row.pop("preset"), **(table["all"] | row))
+    return Recipe(name, table["title"], label, published, bound, config, Question(**score))
+
+
+def reproduce(
+    name: str,
+    results: str | Path = "results",
+    runs: str | Path = "runs/reproduce",
+    budget: float | None = None,
+    threads: int = 0,
+    seed: int = 0,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Make one row, going on with a run that was stopped; `budget` is the time in seconds that all of it may take."""
+    known = recipes()
+    if name not in known:
+        raise UserError(f"no recipe is called {name!r}; there are: {', '.join(known)}")
+    recipe = known[name]
+    folder = Path(runs) / (name if seed == 0 else f"{name}-seed-{seed}")
+    began = time.monotonic()
+    if (folder / "config.json").exists():
+        run = resume(folder, quiet, threads)
+    else:
+        config = dataclasses.replace(recipe.config, threads=threads, seed=seed)
+        if budget is not None:
+            config = dataclasses.replace(config, epochs=min(config.epochs, _epochs_within(config, TRAINING * budget)))
+        run = fit_config(config, folder, quiet=quiet)
+    question = dataclasses.replace(recipe.question, threads=threads, seed=seed)
+    if budget is not None:
+        left = max(budget - (time.monotonic() - began), (1 - TRAINING) * budget)
+        question = dataclasses.replace(question, draws=min(question.draws, _draws_within(run, question, left)))
+    started = time.monotonic()
+    facts = evaluate(run.path, quiet=quiet, **vars(question)).facts
+    result = _result(recipe, run, facts, time.monotonic() - started)
+    file = Path(results) / f"{folder.name}.json"
+    write(file, json.dumps(result, indent=1).encode() + b"\n")
+    return result
+
+
+def _epochs_within(config: Config, seconds: float) -> int:
+    """How many epochs the time allows, by the measure of a few steps."""
+    rows = len(load(config.data, binarise=config.binarise).train)
+    steps = math.ceil(rows / config.batch) * config.theta_steps
+    epoch = steps * profile(config, steps=20).milliseconds / 1e3
+    return max(2, math.floor(SPARE * seconds / epoch))
+
+
+def _draws_within(run: Run, question: Question, seconds: float) -> int:
+    """How many draws for each row the time allows, by the measure of a few on some of the validation rows."""
+    rows, few = run.data().valid[:50], 200
+    trial: dict[str, Any] = {"refit": question.refit, "threads": question.threads, "of": question.of, "quiet": True}
+    evaluate(run.path, x=rows, draws=1, **trial)  # the proposal is fitted now, and found again later
+    started = time.monotonic()
+    evaluate(run.path, x=rows, draws=few, **trial)
+    each = (time.monotonic() - started) / (len(rows) * few)
+    return max(1, math.floor(SPARE * seconds / (each * len(run.data().split(question.split)))))
+
+
+def _result(recipe: Recipe, run: Run, facts: dict[str, Any], scoring: float) -> dict[str, Any]:
+    metrics, config = run.metrics(), run.config
+    rows = len(run.data().train)
+    method = build(config, run.facts)
+    first = next((record["epoch"] for record in metrics if record["phase"] == "collect"), math.inf)
+    cut = config.epochs < recipe.config.epochs and first > latest_start(method, rows)
+    training = sum(record["seconds"] for record in metrics)
+    return {
+        "name": recipe.name,
+        "table": recipe.table,
+        "label": recipe.label,
+        "published": recipe.published,
+        "log_likelihood": facts["log_likelihood"],
+        "stderr": facts["stderr"],
+        "draw_error": facts["draw_error"],
+        "of": facts["of"],
+        "draws": facts["draws"],
+        "draws_of_the_paper": recipe.question.draws,
+        "effective": facts["ess"],
+        "unreliable_share": facts["unreliable"] / facts["n"],
+        "samples": facts["collected"],
+        "samples_of_the_paper": recipe.config.collect,
+        "cut": cut,
+        "epochs": len(metrics),
+        "steps": len(metrics) * math.ceil(rows / config.batch) * config.theta_steps,
+        "valid_last": metrics[-1]["valid"],
+        "hours": (training + scoring) / 3600,
+        "training_hours": training / 3600,
+        "cores": os.cpu_count(),
+        "threads": config.threads,
+        "seed": config.seed,
+        "versions": {"doubly": metadata.version("doubly"), "torch": torch.__version__,
+                     "python": platform.python_version()},
+        "commit": _commit(),
+        "config": dataclasses.asdict(config),
+    }  # fmt: skip
+
+
+def _commit() -> str | None:
+    """The commit of the code, where it is run from a repository."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()
+
+
+# The page
+
+
+def page(results: str | Path) -> str:
+    """All rows, what was published and what was found, as Markdown."""
+    found = [json.loads(file.read_text()) for file in sorted(Path(results).glob("*.json"))]
+    lines = [
+        "# The paper's tables",
+        "",
+        "Made by `doubly reproduce` from `results/`; not to be edited by hand. Log-likelihood of a test row in nats,",
+        "with its standard error over rows; `doubly reproduce NAME` makes a row anew. *Cut*: training was ended by its",
+        "time while validation still rose, or scoring had fewer draws than the paper's.",
+        "",
+    ]
+    by_table: dict[str, list[Recipe]] = {}
+    for recipe in recipes().values():
+        by_table.setdefault(recipe.table, []).append(recipe)
+    for table, rows in by_table.items():
+        lines += [f"## {table}", "", "| row | name | paper | ours | difference | M | K | k̂ > 0.7 | hours | |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|---|"]
+        for recipe in rows:
+            mine = [result for result in found if result["name"] == recipe.name]
+            lines += [_line(recipe, result) for result in mine] or [_line(recipe, None)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _line(recipe: Recipe, result: dict[str, Any] | None) -> str:
+    published = f"({recipe.published})" if recipe.bound else f"{recipe.published}"
+    if result is None:
+        return f"| {recipe.label} | `{recipe.name}` | {published} | not yet | | | | | | |"
+    fewer = result["draws"] < recipe.question.draws
+    marks = [
+        word for word, true in (("cut", result["cut"] or fewer), (f"seed {result['seed']}", result["seed"])) if true
+    ]
+    return (
+        f"| {recipe.label} | `{recipe.name}` | {published} | {result['log_likelihood']:.2f} ± {result['stderr']:.2f} | "
+        f"{result['log_likelihood'] - recipe.published:+.2f} | {result['samples']} | {result['draws']:,} | "
+        f"{result['unreliable_share']:.0%} | {result['hours']:.2f} | {', '.join(marks)} |"
+    )
+
+
+def listing(results: str | Path) -> str:
+    """Every recipe in a line: what it is, what was published, what was found."""
+    found = {file.stem: json.loads(file.read_text()) for file in Path(results).glob("*.json")}
+    lines = []
+    for name, recipe in recipes().items():
+        mine = found.get(name)
+        ours = f"{mine['log_likelihood']:8.2f} ± {mine['stderr']:.2f} in {span(3600 * mine['hours'])}" if mine else ""
+        lines.append(f"{name:32}{recipe.published:8.2f}  {ours:30}{recipe.label}")
+    return "\n".join(lines)
+
+
+def seconds(text: str) -> float:
+    """A time as people write it.
+
+    >>> seconds("90m"), seconds("2h"), seconds("1h30m")
+    (5400.0, 7200.0, 5400.0)
+    """
+    found = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text)
+    if not text or not found:
+        raise UserError(f"a time is written as 2h, 90m or 1h30m, got {text!r}")
+    hours, minutes, rest = (float(part or 0) for part in found.groups())
+    return 3600 * hours + 60 * minutes + rest

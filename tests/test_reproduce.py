@@ -1,0 +1,90 @@
+"""Rows of the paper's tables: every recipe can be built, and one that is small runs from training to the page."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+
+from doubly import cli, reproduce
+from doubly.config import Facts, Question, build, preset
+from doubly.errors import UserError
+from doubly.run import Run
+
+PAPER = {  # the rows that the method owns, and the baselines beside them
+    "mnist-sbn-200": -101.8, "mnist-sbn-200-200": -92.5, "mnist-sbn-200-200-200": -89.9, "mnist-darn-200": -89.3,
+    "mnist-nade-200": -83.67, "mnist-gibbs-sbn-200": -102.9, "mnist-gibbs-sbn-200-200": -100.6,
+    "mnist-gibbs-sbn-200-200-200": -97.5, "mnist-rws-sbn-200": -103.1, "mnist-rws-sbn-200-200": -93.4,
+    "mnist-rws-sbn-200-200-200": -90.1, "mnist-wake-sleep-sbn-200": -116.3, "mnist-nvil-sbn-200": -113.1,
+    "mnist-nade-500-alone": -88.86, "caltech-sbn-200": -122.7, "caltech-sbn-200-200": -108.0,
+    "caltech-sbn-200-200-200": -105.2, "caltech-sbn-300-100-50-10": -103.6, "caltech-nade-150": -100.0,
+    "caltech-rws-sbn-200": -134.4, "caltech-rws-sbn-200-200": -126.0, "caltech-nade-500-alone": -110.6,
+    "caltech-fvsbn-alone": -96.4, "mnist-vae-50": -86.93, "mnist-vae-50-vae": -88.83, "mnist-vae-50-iwae": -87.63,
+    "omniglot-vae-50": -106.1, "omniglot-vae-50-vae": -107.62, "omniglot-vae-50-iwae": -106.12,
+}  # fmt: skip
+
+
+def test_every_row_has_its_recipe():
+    assert {name: recipe.published for name, recipe in reproduce.recipes().items()} == PAPER
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_recipe_can_be_built(name):
+    recipe = reproduce.recipes()[name]
+    method = build(recipe.config, Facts(784, "binary", (28, 28)))
+    assert recipe.question.of == ("mean" if method.sampler.noisy else "last")
+    assert recipe.config.collect == (0 if recipe.question.of == "last" else 200 if "vae" in name else 100)
+    exact = not recipe.config.hidden
+    assert recipe.question.draws == (1 if exact else 500 if "ade" in recipe.config.proposal
+                                     else 5000 if "vae" in name else 100_000)  # fmt: skip
+
+
+@pytest.fixture
+def small(monkeypatch) -> reproduce.Recipe:
+    config = preset("dsgnht-nais", data="bars", hidden=(6,), theta_steps=2, batch=300, epochs=500, collect=4, threads=1)
+    recipe = reproduce.Recipe("small", "Table 0", "small", -5.58, False, config, Question(draws=50, refit=2))
+    monkeypatch.setattr(reproduce, "recipes", lambda: {"small": recipe})
+    return recipe
+
+
+def test_a_row_within_a_budget_is_cut_and_says_so(small, tmp_path, capsys):
+    """500 epochs of 14 steps take longer than the second or so that training may take."""
+    places = [
+        "--results",
+        str(tmp_path / "results"),
+        "--runs",
+        str(tmp_path / "runs"),
+        "--page",
+        str(tmp_path / "r.md"),
+    ]
+    cli.main(["reproduce", "small", "--budget", "2s", "--threads", "1", "--json", *places])
+    found = json.loads(capsys.readouterr().out)
+    run = Run(tmp_path / "runs" / "small")
+    assert found["cut"]
+    assert 2 <= found["epochs"] < 500
+    assert found["samples"] == run.metrics()[-1]["collected"] > 0
+    assert found["config"]["epochs"] == run.config.epochs == found["epochs"]
+    assert math.isfinite(found["log_likelihood"])
+    assert found == json.loads((tmp_path / "results" / "small.json").read_text())
+    page = (tmp_path / "r.md").read_text()
+    assert f"| small | `small` | -5.58 | {found['log_likelihood']:.2f} ± {found['stderr']:.2f} |" in page
+    assert "cut |" in page
+    cli.main(["reproduce", "--list", *places])
+    assert f"{found['log_likelihood']:.2f}" in capsys.readouterr().out
+
+
+def test_a_row_that_is_made_again_goes_on_with_its_run(small, monkeypatch, tmp_path):
+    short = dataclasses.replace(small, config=dataclasses.replace(small.config, epochs=6))
+    monkeypatch.setattr(reproduce, "recipes", lambda: {"small": short})
+    first = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", quiet=True)
+    assert not first["cut"], "the recipe itself has so few epochs"
+    checkpoint = Run(tmp_path / "runs" / "small").checkpoint.read_bytes()
+    again = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", quiet=True)
+    assert again["log_likelihood"] == first["log_likelihood"]
+    assert Run(tmp_path / "runs" / "small").checkpoint.read_bytes() == checkpoint
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2 hours", "h", "-1h"])
+def test_a_time_that_is_none_is_refused(text):
+    with pytest.raises(UserError, match="written as 2h"):
+        reproduce.seconds(text)
