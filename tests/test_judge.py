@@ -130,6 +130,7 @@ COMMANDS = {
     "diagnose": ["diagnose", "RUN", "OTHER", "--out", "OUT/x.nc"],
     "sample": ["sample", "RUN", "-n", "3", "--out", "OUT/x.csv"],
     "report": ["report", "RUN"],
+    "impute": ["impute", "RUN", "--hide", "lower-half", "-n", "3", "--draws", "3", "--sweeps", "2", "--refit", "1"],
     "list": ["list"],
     "reproduce": ["reproduce", "--list"],
     "profile": ["profile", "--data", "bars", "--hidden", "5", "--steps", "2"],

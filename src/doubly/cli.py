@@ -1,4 +1,5 @@
-"""The command line: fit, resume, profile, evaluate, compare, curve, diagnose, sample, data, report, reproduce, list.
+"""The command line: fit, resume, profile, evaluate, compare, curve, diagnose, sample, impute, data, report,
+reproduce, list.
 
 Each command is a dataclass, whose fields are its flags, with a `run` method. Results go to standard output, progress to
 standard error; a user's mistake is one line and exit code 2. What is heavy is imported when a command runs.
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from doubly.choices import Of, Over
+from doubly.choices import Filling, Hide, Of, Over, Split
 from doubly.config import Config, Question, preset
 from doubly.errors import UserError
 
@@ -221,6 +222,51 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Impute:
+    """Fill in missing values (empty cells, NaN) of a file; or hide values of known rows and see how well that goes."""
+
+    folder: RunFolder
+    input: str | None = None
+    """A file of rows with holes (.csv, .npz, .npy)."""
+    out: str | None = None
+    """Where to: completed rows in a file ending in .csv, .npz or .npy, or with --hide a picture (.png)."""
+    hide: Hide | None = None
+    """In place of --input: hide cells of known rows, at random, a block of each, or the lower half of each."""
+    share: float = 0.3
+    """The share of cells that is hidden at random or in a block."""
+    split: Split = "test"
+    """Which rows are hollowed."""
+    n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 100
+    """How many of them."""
+    draws: int = 20
+    """Completions of each row, spread over the samples of the weights."""
+    of: Of = "ensemble"
+    """Weights to fill in with."""
+    method: Filling = "chain"
+    """chain: draws given what is there. paper: the paper's own way, which does not correct what the proposal draws."""
+    sweeps: int = 100
+    """Sweeps of each chain."""
+    refit: int = 100
+    """Passes over the training rows that fit a copy of the proposal to the weights."""
+    seed: int = 0
+    """Seed of the draws."""
+    threads: int = 0
+    """Threads to compute with; 0 takes the number the run was fitted with."""
+    json: bool = False
+    """Print one JSON object."""
+
+    def run(self) -> None:
+        from doubly.fillin import fill_file, hollow
+
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "json"}
+        if (self.input is None) == (self.hide is None):
+            raise UserError("give rows with holes (--input FILE) or hide some of known rows (--hide), one of the two")
+        found = fill_file(**fields) if self.hide is None else hollow(**fields)
+        words = found.pop("words")
+        print(json.dumps(_no_nan(found)) if self.json else words)
+
+
+@dataclass(frozen=True)
 class Data:
     """The data sets there are (list), what is in one (info), and what is wrong with it (check)."""
 
@@ -327,6 +373,7 @@ COMMANDS: tuple[type, ...] = (
     Curve,
     Diagnose,
     Sample,
+    Impute,
     Data,
     Report,
     Reproduce,

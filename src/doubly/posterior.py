@@ -1,7 +1,9 @@
 """What a run has learnt: the posterior mean of the weights, draws of them, and the questions they answer."""
 
 import dataclasses
+import functools
 import hashlib
+import math
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,6 +17,7 @@ from torch import Tensor
 from doubly.choices import Of, Refit
 from doubly.errors import UserError
 from doubly.evaluate import ensemble, refit
+from doubly.impute import Filled, Imputation, Start, fill, log_observed
 from doubly.inference import (
     NAIS,
     OBJECTIVES,
@@ -33,6 +36,7 @@ from doubly.model import Chain
 from doubly.train import Method
 
 Tensors = dict[str, Tensor]
+MOST_CELLS = 2**24  # candidates x chains x rows x columns that are filled in at a time
 
 
 class Shelf(Protocol):
@@ -59,6 +63,17 @@ class Nowhere:
 
     def drop(self, name: str) -> None:
         pass
+
+
+class Imputed(NamedTuple):
+    """Completed rows."""
+
+    draws: np.ndarray
+    """Completions (draws, rows, D): each is a draw given what was there."""
+    mean: np.ndarray
+    """What is expected of each entry (rows, D); of a binary one, the probability that it is 1."""
+    spread: np.ndarray
+    """The standard deviation of each entry over the completions; 0 where it was there."""
 
 
 class Member(NamedTuple):
@@ -101,6 +116,7 @@ class Posterior:
     others: "Sequence[Posterior]" = ()
     """Other chains of the same model, whose samples belong to the ensemble."""
     _fitted: dict[str, Tensor] = field(default_factory=dict)
+    _columns: Start | None = None
 
     def __post_init__(self) -> None:
         if self.refit_passes < 0:
@@ -189,6 +205,84 @@ class Posterior:
             if count := int((which == m).sum()):
                 rows[which == m] = self.model.sample(theta, count, rng)[0]
         return self._out(rows)
+
+    def impute(
+        self,
+        x: np.ndarray,
+        draws: int = 20,
+        how: Imputation | None = None,
+        of: Of = "ensemble",
+        seed: int = 0,
+    ) -> "Imputed":
+        """Rows with NaN where values are missing, completed `draws` times, by chains that share the weights asked for.
+
+        A row of which nothing is there is filled in from the model itself.
+        """
+        _check_draws(draws)
+        how, holes = how or Imputation(), np.isnan(np.asarray(x, dtype=np.float64))
+        rows = self._rows(np.where(holes, 0, x)).float()
+        missing = torch.as_tensor(holes).to(rows.device)
+        members = self._members(of)[:draws]
+        shares = [len(part) for part in np.array_split(np.arange(draws), len(members))]
+        blocks = max(1, math.ceil(rows.numel() * shares[0] * how.candidates / MOST_CELLS))
+        found = []
+        for i, (member, share) in enumerate(zip(members, shares, strict=True)):
+            phi, rng = self._proposal(member), generator(rows.device, seed, "impute", i)
+            chains = self.model, member.theta, self.method.proposal, phi
+            parts: list[Filled] = []
+            for part, holes_there in zip(rows.tensor_split(blocks), missing.tensor_split(blocks), strict=True):
+                done = (i + len(parts) / blocks) / len(members)
+                report = functools.partial(self._filling, done, 1 / (blocks * len(members)))
+                parts.append(fill(*chains, part, holes_there, self._marginals(), share, how, rng, report))
+            found.append([torch.cat(each, 1) for each in zip(*parts, strict=True)])
+        filled, expected = (torch.cat(each) for each in zip(*found, strict=True))
+        return Imputed(self._out(filled), expected.mean(0).cpu().numpy(), filled.std(0, correction=0).cpu().numpy())
+
+    def _filling(self, done: float, part: float, share: float) -> None:
+        self.progress("filling in", done + part * share)
+
+    def log_conditional(
+        self,
+        x: np.ndarray,
+        holes: np.ndarray,
+        filled: np.ndarray,
+        draws: int = 1000,
+        of: Of = "ensemble",
+        seed: int = 0,
+    ) -> np.ndarray:
+        """log p(x_missing | x_observed) of each row, where the missing entries (`holes`) of x are known after all.
+
+        It is the difference of two estimates by importance sampling; completions of the rows, `filled` (draws, rows,
+        D), tell the proposal where to look for the hidden variables when only the observed entries are known.
+        """
+        rows, missing = self._rows(x), torch.as_tensor(holes).to(self.phi.device)
+        guesses = torch.as_tensor(filled[: min(len(filled), 8)]).float().to(self.phi.device)
+        whole, observed = [], []
+        for i, member in enumerate(self._members(of)):
+            phi, rng = self._proposal(member), generator(rows.device, seed, "conditional", i)
+            chains = self.model, member.theta, self.method.proposal, phi
+            whole.append(score(*chains, rows, Scoring(draws=draws, seed=seed)).log_likelihood)
+            observed.append(
+                torch.cat([
+                    log_observed(*chains, part.float(), hole, guess, draws, rng)
+                    for part, hole, guess in zip(rows.split(10), missing.split(10), guesses.split(10, 1), strict=True)
+                ])
+            )  # fmt: skip
+        difference = torch.stack(whole).logsumexp(0) - torch.stack(observed).logsumexp(0)
+        return difference.cpu().numpy()
+
+    def _marginals(self) -> Start:
+        """The mean and the spread of each column of the training rows."""
+        if self._columns is None:
+            train = self.train()
+            total = square = torch.zeros(train.shape[1], dtype=torch.float64, device=train.device)
+            for block in train.split(1000):
+                total, square = total + block.double().sum(0), square + block.double().square().sum(0)
+            white = 255 if self.method.dynamic else 1
+            mean = total / len(train)
+            spread = (square / len(train) - mean**2).clamp(min=0).sqrt()
+            self._columns = Start((mean / white).float(), (spread / white).float())
+        return self._columns
 
     def encode(self, x: np.ndarray, draws: int = 100, of: Of = "mean", seed: int = 0) -> list[np.ndarray]:
         """E[z | x] for each hidden layer, from the data upward, by importance sampling."""

@@ -17,6 +17,11 @@ def log_prob(logits: Tensor, value: Tensor) -> Tensor:
     return (fused_log_prob if choose.fused(logits, fixed=(value,)) else plain_log_prob)(logits, value)
 
 
+def cells(logits: Tensor, value: Tensor) -> Tensor:
+    """The terms of `log_prob`, one for each entry."""
+    return value * logits + F.logsigmoid(-logits)
+
+
 def draw(logits: Tensor, rng: torch.Generator, draws: int | None = None) -> Tensor:
     """0 or 1 with these log-odds; with `draws`, that many of each along a new leading axis."""
     return (fused_draw if choose.fused(logits) else plain_draw)(logits, rng, draws)
@@ -31,7 +36,7 @@ def draw_with_log_prob(logits: Tensor, rng: torch.Generator, draws: int | None =
 
 
 def plain_log_prob(logits: Tensor, value: Tensor) -> Tensor:
-    return (value * logits + F.logsigmoid(-logits)).sum(-1)
+    return cells(logits, value).sum(-1)
 
 
 def plain_draw(logits: Tensor, rng: torch.Generator, draws: int | None = None) -> Tensor:

@@ -1,13 +1,17 @@
 """Layers whose values depend on each other in an order."""
 
+import contextlib
 import functools
+from abc import abstractmethod
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from doubly.errors import UserError
-from doubly.layers.layer import Layer
+from doubly.kernels import bernoulli
+from doubly.layers.layer import Drawn, Layer, Params
 
 
 @dataclass(frozen=True)
@@ -20,11 +24,46 @@ class Autoregressive(Layer):
     order: str | int = "identity"
     """identity, reversed, or a number: the seed of a random order."""
     kind = "binary"
+    factorised = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.order not in ("identity", "reversed") and not isinstance(self.order, int):
             raise UserError(f"order must be identity, reversed or a whole number (a seed), got {self.order!r}")
+
+    @abstractmethod
+    def logits(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        """The log-odds of each entry given those before it, with value and log-odds in the order."""
+
+    @abstractmethod
+    def walk(self, params: Params, given: Tensor) -> Generator[Tensor, Tensor, None]:
+        """Gives the log-odds of the entries in their order, each after it has been sent the one before."""
+
+    def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return self.out_of_order(torch.sigmoid(self.logits(params, self.in_order(value), given)))
+
+    def cells(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        value = self.in_order(value)
+        return self.out_of_order(bernoulli.cells(self.logits(params, value, given), value))
+
+    @torch.no_grad()
+    def fill(self, params: Params, value: Tensor, missing: Tensor, given: Tensor, rng: torch.Generator) -> Drawn:
+        """The missing entries drawn in their order, each given those before it; the density is of the others, likewise.
+
+        What comes after a missing entry has no say in it: such a draw has to be weighed by that density.
+        """
+        value, missing = (self.in_order(each) for each in torch.broadcast_tensors(value, missing))
+        shape = torch.broadcast_shapes(value.shape[:-1], given.shape[:-1])
+        filled, log_prob = [], value.new_zeros(shape)
+        walk = self.walk(params, given.expand(*shape, given.shape[-1]))
+        logits = next(walk)
+        for there, hole in zip(value.unbind(-1), missing.unbind(-1), strict=True):
+            x = torch.where(hole, bernoulli.plain_draw(logits, rng), there)
+            log_prob = log_prob + bernoulli.cells(logits, x).masked_fill(hole, 0)
+            filled.append(x)
+            with contextlib.suppress(StopIteration):  # after the last
+                logits = walk.send(x)
+        return Drawn(self.out_of_order(torch.stack(filled, -1)), log_prob)
 
     def in_order(self, value: Tensor) -> Tensor:
         """The last axis put into the order."""

@@ -1,5 +1,6 @@
 """Deep autoregressive network layer."""
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
@@ -36,7 +37,7 @@ class DARN(Autoregressive):
 
     def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         value = self.in_order(value)
-        return bernoulli.log_prob(self._logits(params, value, given), value)
+        return bernoulli.log_prob(self.logits(params, value, given), value)
 
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         start = F.linear(given, params["U"], params["b"])
@@ -45,10 +46,13 @@ class DARN(Autoregressive):
         logits = start + F.linear(value, square)
         return Drawn(self.out_of_order(value), bernoulli.log_prob(logits, value))
 
-    def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        return self.out_of_order(torch.sigmoid(self._logits(params, self.in_order(value), given)))
+    def walk(self, params: Params, given: Tensor) -> Generator[Tensor, Tensor, None]:
+        square, logits = darn_kernel.square(params["W"], self.n_out), F.linear(given, params["U"], params["b"])
+        for i, column in enumerate(square.unbind(1)):
+            x = yield logits[..., i]
+            logits = logits + x.unsqueeze(-1) * column
 
-    def _logits(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+    def logits(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         # one product for the value, which all draws of the given share, and one for the given
         of_value = darn_kernel.sums_before(value, params["W"]) + params["b"]
         of_given = F.linear(given, params["U"])

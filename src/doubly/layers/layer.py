@@ -36,6 +36,8 @@ class Layer(ABC):
     kind: ClassVar[Kind]
     reparameterised: ClassVar[bool] = False
     """Whether `draw_pathwise` is there."""
+    factorised: ClassVar[bool] = True
+    """Whether the values are independent of each other, given what is given."""
 
     def __post_init__(self) -> None:
         if self.start not in get_args(Start):
@@ -64,6 +66,20 @@ class Layer(ABC):
     @abstractmethod
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         """E[value_i | given, and those entries of `value` that come before i where the layer is autoregressive]."""
+
+    def cells(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        """log p of each entry, given those before it where the layer is autoregressive: `log_prob` is their sum."""
+        raise UserError(f"{type(self).__name__} does not say how its entries share its log_prob: give it `cells`")
+
+    def fill(self, params: Params, value: Tensor, missing: Tensor, given: Tensor, rng: torch.Generator) -> Drawn:
+        """The missing entries drawn anew, beside the log density of the others.
+
+        Where values are independent, the draw is from p(missing | given) and the density is p(others | given).
+        """
+        shape = torch.broadcast_shapes(value.shape[:-1], given.shape[:-1])
+        drawn = self.draw(params, given.expand(*shape, given.shape[-1]), rng).value
+        filled = torch.where(missing, drawn, value)
+        return Drawn(filled, self.cells(params, filled, given).masked_fill(missing, 0).sum(-1))
 
     def weights(self, rng: torch.Generator, n_out: int, n_in: int) -> Tensor:
         """Uniform weights in ±sqrt(6 / (n_in + n_out)) (Glorot & Bengio 2010), as a matrix (n_out, n_in)."""

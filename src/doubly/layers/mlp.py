@@ -87,6 +87,9 @@ class MLP(Perceptron):
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return torch.broadcast_tensors(torch.sigmoid(self._heads(params, given)[0]), value)[0]
 
+    def cells(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return bernoulli.cells(self._heads(params, given)[0], value)
+
 
 @dataclass(frozen=True)
 class Gaussian(Perceptron):
@@ -117,6 +120,9 @@ class Gaussian(Perceptron):
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return torch.broadcast_tensors(self._heads(params, given)[0], value)[0]
+
+    def cells(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return gaussian.cells(*self._parameters(params, given), value)
 
     def _parameters(self, params: Params, given: Tensor) -> tuple[Tensor, Tensor]:
         mu, log_sigma = self._heads(params, given)

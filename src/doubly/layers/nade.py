@@ -1,5 +1,6 @@
 """Conditional neural autoregressive distribution estimator."""
 
+from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
@@ -58,8 +59,14 @@ class NADE(Autoregressive):
         value, log_prob = nade.draw(*self._parts(params, given), rng, draws)
         return Drawn(self.out_of_order(value), log_prob)
 
-    def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        return self.out_of_order(torch.sigmoid(nade.logits(*self._parts(params, given), self.in_order(value))))
+    def logits(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return nade.logits(*self._parts(params, given), value)
+
+    def walk(self, params: Params, given: Tensor) -> Generator[Tensor, Tensor, None]:
+        a, r, W, V = self._parts(params, given)
+        for i in range(self.n_out):
+            x = yield torch.sigmoid(a) @ V[i] + r[..., i]
+            a = a + x.unsqueeze(-1) * W[i]
 
     def _parts(self, params: Params, given: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Where the hidden layer and the outputs start from, and what the values do to the first and it to the last."""

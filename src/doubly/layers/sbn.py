@@ -34,5 +34,8 @@ class SBN(Layer):
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return torch.broadcast_tensors(torch.sigmoid(self._logits(params, given)), value)[0]
 
+    def cells(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return bernoulli.cells(self._logits(params, given), value)
+
     def _logits(self, params: Params, given: Tensor) -> Tensor:
         return F.linear(given, params["W"], params["b"])

@@ -156,6 +156,20 @@ def traces(tracks: Sequence[Track]) -> Figure:
     return figure
 
 
+def image_rows(lines: Sequence[np.ndarray], labels: Sequence[str], shape: tuple[int, ...]) -> Figure:
+    """Lines of images, one below the other, with a label in front of each."""
+    n = len(lines[0])
+    figure = Figure(figsize=(1.1 + 0.62 * n, 0.72 * len(lines)), dpi=DPI, layout="constrained")
+    grid = figure.subplots(len(lines), n, squeeze=False)
+    for row, name, axes in zip(lines, labels, grid, strict=True):
+        for image, panel in zip(row, axes, strict=True):
+            panel.imshow(np.asarray(image, dtype=float).reshape(shape), cmap=INK, vmin=0, vmax=1)
+            panel.set(xticks=[], yticks=[])
+            panel.spines[:].set_visible(False)
+        axes[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, color=TEXT)
+    return figure
+
+
 def image_grid(rows: np.ndarray, shape: tuple[int, ...], title: str = "", limits: Limits | None = None) -> Figure:
     """Rows as images side by side, 0 like paper and 1 like ink; a table, whose rows are no images, as a heat map.
 
