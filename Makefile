@@ -32,6 +32,7 @@ check: setup
 
 bench: setup
 	$(BIN)/python benchmarks/kernels.py --record
+	$(BIN)/python benchmarks/steps.py --record
 
 # go on after an interruption with QUALITY=--resume
 bench-quality: setup

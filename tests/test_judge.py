@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 import doubly
@@ -213,7 +214,10 @@ def test_the_proposal_is_refitted_as_asked(run, objective):
     few = judge.evaluate(run.path, quiet=True, of="last", draws=50, refit=20, refit_objective=objective)
     many = judge.evaluate(run.path, quiet=True, of="last", draws=5000, refit=20, refit_objective=objective)
     assert few.facts["log_likelihood"] <= many.facts["log_likelihood"] + 4 * few.facts["draw_error"]
-    assert len(list((run.path / "posterior").glob(f"proposal-*-20-{objective}.safetensors"))) == 1
+    (file,) = (run.path / "posterior").glob(f"proposal-*-20-{objective}.safetensors")
+    others = [other for other in (run.path / "posterior").glob("proposal-*-20-*.safetensors") if other != file]
+    fitted = safetensors.torch.load_file(file)["phi"]
+    assert not any(torch.equal(fitted, safetensors.torch.load_file(other)["phi"]) for other in others)
 
 
 def test_annealing_is_a_second_opinion(run):
@@ -243,7 +247,7 @@ def test_an_evaluation_that_is_stopped_goes_on_where_it_was(run, tmp_path):
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    assert "goes on from where it was" in said.splitlines()[-1]
+    assert "goes on from there" in said.splitlines()[-1]
     (left,) = (run.path / "evaluations").glob("unfinished-*")
     resumed = judge.evaluate(run.path, x=x, quiet=True, **how)
     assert not left.exists(), "it was taken up and finished"
@@ -275,6 +279,16 @@ def test_what_cannot_be_answered_is_said_in_a_line(run, second, tmp_path, capsys
     assert "the first 1, 2, 6 samples, not of 50" in refused(capsys, "evaluate", path, "--samples", "50")
     assert "several chains" in refused(capsys, "evaluate", path, other)
     assert "one set of weights" in refused(capsys, "evaluate", path, "--of", "ensemble", "--ais", "10")
+    assert "one set of weights" in refused(capsys, "evaluate", path, other, "--of", "last", "--ais", "10")
+    assert "ais_rows" in refused(capsys, "evaluate", path, "--ais", "10", "--ais-rows", "0")
+    assert "named twice" in refused(capsys, "evaluate", path, path, "--of", "ensemble")
+    assert "named twice" in refused(capsys, "compare", path, path)
+    assert "name a run folder" in refused(capsys, "curve")
+    for flag, value in (("--keep-mb", "inf"), ("--means", "0"), ("--window", "200"), ("--warmup", "2000")):
+        line = refused(capsys, "fit", "--data", "bars", flag, value, "--out", str(tmp_path / "x"))
+        assert flag.removeprefix("--").replace("-", "_")[:4] in line
+    late = ["--collect-every", "5", "--epochs", "4"]
+    assert "gives no sample" in refused(capsys, "fit", "--data", "bars", *late, "--out", str(tmp_path / "x"))
     assert "different models" in refused(capsys, "evaluate", path, str(wide), "--of", "ensemble")
     assert "different data" in refused(capsys, "evaluate", path, str(digits), "--of", "ensemble")
     assert "different data" in refused(capsys, "compare", path, str(digits))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from doubly import Chain, UserError
 from doubly.inference import Scoring, Tally, score
-from doubly.inference.scoring import FIRST, GROUPS
+from doubly.inference.scoring import GROUPS
 from exact import bits
 
 
@@ -67,15 +67,33 @@ def test_draws_are_spent_where_they_are_needed():
     """The rows of a good proposal stop early, and none of the rows is settled before it has enough."""
     given, x, how = case(off=1.0), bits(6), Scoring(draws=12_800, adaptive=True)
     found = score(*given, x, how)
-    assert (found.draws.unique() / FIRST).log2().frac().eq(0).all(), "rounds double what there is"
+    ends = torch.tensor(how.rounds()).cumsum(0)
+    assert torch.isin(found.draws, ends[1:].float()).all(), "a round that decides, and one that is scored"
     assert found.draws.min() < found.draws.max()
-    stopped = found.draws < how.draws
-    assert (found.effective[stopped] >= how.enough).all()
-    assert (found.khat[stopped] <= 0.7).all()
-    error = (found.log_likelihood - enumerated(given, x)).double().square().mean().sqrt()
-    # a hundred effective draws leave an error of 1/10, and stopping at a lucky moment may add as much again
-    assert error < 0.2
-    assert found.draws.mean() < how.draws / 4
+    assert found.draws.mean() < how.draws / 2, "it must save something to be worth its while"
+
+
+def test_stopping_when_it_looks_good_does_not_change_the_score():
+    """Over 3,000 copies of each of 8 rows, the mean weight is p(x), within 4 standard errors, as with fixed draws.
+
+    Were the draws that decide averaged too, a row would stop on a lucky round: with weights 1/p or 0, as these nearly
+    are, that shifts the mean by some per cent, which is many standard errors here.
+    """
+    given, how = case(off=1.0), Scoring(draws=6400, adaptive=True)
+    x = bits(6)[:64:8]
+    found = score(*given, x.repeat(3000, 1), how)
+    ratio = (found.log_likelihood.double() - enumerated(given, x).repeat(3000)).exp().view(3000, 8)
+    assert found.draws.unique().numel() > 2
+    assert ((ratio.mean(0) - 1).abs() <= 4 * ratio.std(0) / math.sqrt(3000)).all()
+
+
+def test_groups_are_filled_evenly_however_small_the_parts():
+    """7 draws at a time, which end in another group each time: the noise is that of all draws in one part."""
+    given, x = case(off=0.5), bits(6)[[11]].repeat(500, 1)
+    small = score(*given, x, Scoring(draws=140, memory=7 * 11 * 16 / 2**20))
+    whole = score(*given, x, Scoring(draws=140))
+    # means over 500 rows of standard deviations that are each known to 1 / sqrt(2 * 19) = 16 %: 4 errors of 1 % each
+    assert small.noise.mean().item() == pytest.approx(whole.noise.mean().item(), rel=0.04)
 
 
 def test_the_adaptive_score_stops_and_goes_on_bit_for_bit():

@@ -134,7 +134,8 @@ class Compare(Question):
                 if facts is not found[0]
                 else "     best"
             )
-            print(f"{facts['run']:{width}}  {facts['log_likelihood']:9.3f} ± {facts['stderr'] or 0:.3f}  {gap}")
+            doubt = f"  ({facts['unreliable']} rows with k̂ > 0.7)" if facts["unreliable"] else ""
+            print(f"{facts['run']:{width}}  {facts['log_likelihood']:9.3f} ± {facts['stderr'] or 0:.3f}  {gap}{doubt}")
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ class Curve(Question):
         from doubly.report.figures import png
         from doubly.report.files import save
 
-        points = curve(self.folder, self.over, self.at, **_question(self))
+        points = curve(_some((self.folder,) if self.folder else ())[0], self.over, self.at, **_question(self))
         picture = Path(self.folder) / "figures" / f"curve-over-{self.over}.png"
         save(picture, png(draw(points, self.over)))
         if self.json:
@@ -163,7 +164,8 @@ class Curve(Question):
             return
         for point in points:
             error = "" if point["stderr"] is None else f" ± {point['stderr']:.3f}"
-            print(f"{point['at']:8d}  {point['log_likelihood']:9.3f}{error}")
+            doubt = f"  ({point['unreliable']} rows with k̂ > 0.7)" if point["unreliable"] else ""
+            print(f"{point['at']:8d}  {point['log_likelihood']:9.3f}{error}{doubt}")
         print(f"picture: {picture}")
 
 
@@ -404,7 +406,7 @@ def _question(command: Question) -> dict[str, Any]:
 
 def _some(folders: tuple[str, ...]) -> tuple[str, ...]:
     if not folders:
-        raise UserError("name a run folder, as in: doubly evaluate RUN (see doubly --help)")
+        raise UserError("name a run folder, as in: doubly evaluate runs/mine (see doubly --help)")
     return folders
 
 
@@ -420,7 +422,7 @@ def _no_nan(found: Any) -> Any:
 def _verdict(facts: dict[str, Any], input: str | None) -> str:
     """An evaluation in words."""
     error = "" if facts["stderr"] is None else f" ± {facts['stderr']:.3f}"
-    exact = facts["draw_error"] == 0 and facts["ess"] == 1
+    exact = facts["exact"]
     how = "exact" if exact else f"{facts['draws_used']:.0f} draws, {facts['ess']:.1f} of them effective"
     which = f"rows of {input}" if input else f"{facts['split']} rows"
     whose = {"mean": "mean of the weights", "last": "last sample of the weights", "ensemble": "ensemble of the weights"}

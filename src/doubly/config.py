@@ -5,6 +5,7 @@ Only names and numbers are kept here; `build` turns them into objects. Nothing h
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -106,7 +107,12 @@ class Config:
             raise UserError(f"hidden must be a list of widths, as in ({self.hidden},), got {self.hidden}")
         for name in ("hidden", "means"):
             object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has no tuples
+        for number in self.means:
+            if number < 1:
+                raise UserError(f"means are of at least 1 sample, got {number}")
         for name in ("keep", "keep_mb", "threads", "seed", "checkpoint_minutes"):
+            if getattr(self, name) == math.inf:
+                raise UserError(f"{name} must be finite, got {getattr(self, name)}")
             if not getattr(self, name) >= 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.threads > MOST_THREADS:
@@ -207,9 +213,13 @@ class Question:
 
     @property
     def name(self) -> str:
-        """What the answer is filed under."""
-        samples = "" if self.samples is None else f"-of-{self.samples}"
-        return f"{self.split}-{self.of}{samples}-{self.draws}{'-adaptive' if self.adaptive else ''}"
+        """What the answer is filed under: all that was asked for, where it is not the usual."""
+        plain, told = Question(), ("split", "of", "draws", "threads", "memory")
+        rest = {
+            field.name: getattr(self, field.name) for field in dataclasses.fields(Question) if field.name not in told
+        }
+        others = [f"{name}-{value}" for name, value in rest.items() if value != getattr(plain, name)]
+        return "-".join([self.split, self.of, str(self.draws), *others]).replace("_", "-")
 
 
 class Facts(NamedTuple):

@@ -21,7 +21,7 @@ from doubly.errors import UserError
 from doubly.posterior import Posterior
 from doubly.progress import Progress, span
 from doubly.run import Run, locked
-from doubly.train import Method, Record, State, finished, healthy, init, planned, samples_per_epoch
+from doubly.train import Method, Record, State, finished, healthy, init, latest_start, planned, samples_per_epoch
 from doubly.train import fit as train_fit
 
 # multiplications in a step below which one thread is as fast as two, and not upset by a busy neighbour
@@ -101,6 +101,10 @@ def _drive(run: Run, data: Data, method: Method, quiet: bool) -> Run:
         if finished(method, state):
             progress.say(f"{run.path} is finished after {state.epoch} epochs: nothing to do")
             return run
+        if method.collect and not planned(method, state._replace(began=latest_start(method, len(train))), len(train)):
+            raise UserError(
+                f"collect_every {config.collect_every} gives no sample in {config.epochs} epochs: raise epochs"
+            )
         watch = _Watch(method, len(train), state)
         keeper = _Keeper(run, method, len(train), state.collected)
         saved_at, began = time.monotonic(), time.monotonic()

@@ -47,15 +47,16 @@ def summary(rows: Scored) -> Score:
 def ensemble(members: list[Scored]) -> Scored:
     """The predictive log (1/M) sum_m p(x | theta_m) from the scores of its members.
 
-    The draws add up, their effective number is the mean over the members, and the tail is the heaviest. Errors due to
-    the draws go with each member's share of the sum.
+    All is as if the members' draws, which are independent, had been pooled: with S_m the sum of a member's weights, of
+    which it has E_m effective ones, there are (sum S_m)^2 / sum (S_m^2 / E_m). The tail is the heaviest of any.
     """
     log_likelihood, effective, khat, noise, draws = (torch.stack(values) for values in zip(*members, strict=True))
     share = torch.softmax(log_likelihood, 0)
+    heaviest = khat.nan_to_num(nan=-math.inf).amax(0)
     return Scored(
         log_likelihood.logsumexp(0) - math.log(len(members)),
-        effective.mean(0),
-        khat.nan_to_num(nan=-math.inf).amax(0) if len(members) > 1 else khat[0],
+        1 / (share**2 / effective).sum(0),
+        torch.where(khat.isnan().all(0), math.nan, heaviest),
         (share * noise).square().sum(0).sqrt(),
         draws.sum(0),
     )

@@ -49,9 +49,15 @@ def evaluate(
     for run in runs[1:]:
         _check_same_data(runs[0], run)
     rows = data.split(question.split) if x is None else x
+    if len({run.fingerprint for run in runs}) < len(runs):
+        raise UserError("the same chain was named twice: name each run once")
     if question.ais:  # refused before hours of scoring
-        if question.of == "ensemble":
-            raise UserError("annealing is for one set of weights: ask for --of mean or --of last, or leave --ais out")
+        if question.of == "ensemble" or others:
+            raise UserError(
+                "annealing is for one set of weights: of one run, --of mean or --of last; or leave --ais out"
+            )
+        if question.ais_rows < 1:
+            raise UserError(f"ais_rows must be at least 1, got {question.ais_rows}")
         _annealing(question).check(build(runs[0].config, runs[0].facts).model)
     with _at_work(question, runs[0], quiet) as options:
         chains = [run.posterior(**options) for run in runs]
@@ -60,8 +66,9 @@ def evaluate(
         scored = posterior.score(rows, question.of, how, question.samples)
         second = _second_opinion(question, posterior, rows, scored) if question.ais else {}
     facts = _facts(question, posterior, data if x is None else None, rows, scored) | second
-    if x is None and not others:
-        write(runs[0].path / "evaluations" / f"{question.name}.json", json.dumps(facts, indent=2).encode() + b"\n")
+    if x is None:
+        name = question.name + (f"-of-{len(runs)}-chains" if others else "")
+        write(runs[0].path / "evaluations" / f"{name}.json", json.dumps(facts, indent=2).encode() + b"\n")
     return Found(facts, scored)
 
 
@@ -71,6 +78,8 @@ def compare(paths: Sequence[str | Path], quiet: bool = False, **fields: Any) -> 
         raise UserError(f"a comparison needs at least two runs, got {len(paths)}")
     for folder in paths[1:]:
         _check_same_data(Run(paths[0]), Run(folder))
+    if len({Run(folder).fingerprint for folder in paths}) < len(paths):
+        raise UserError("the same chain was named twice: name each run once")
     found = {str(folder): evaluate(folder, quiet=quiet, **fields) for folder in paths}
     ranked = sorted(found, key=lambda name: -found[name].facts["log_likelihood"])
     best = found[ranked[0]].rows
@@ -116,7 +125,8 @@ def _over_draws(run: Run, values: Sequence[int], quiet: bool, question: Question
 
 def _over_training_draws(run: Run, values: Sequence[int], quiet: bool, question: Question) -> Iterator[dict[str, Any]]:
     """Runs that differ in the draws of a training step only are fitted beside this one, and found again next time."""
-    for draws in values or TRAINING_DRAWS_OF_CURVE:
+    least = 2 if run.config.objective.startswith("vimco") else 1  # which compares draws
+    for draws in values or [draws for draws in TRAINING_DRAWS_OF_CURVE if draws >= least]:
         folder = run.path
         if draws != run.config.draws:
             folder = run.path / "curves" / f"training-draws-{draws}"
@@ -139,7 +149,9 @@ def _at_work(question: Question, run: Run, quiet: bool) -> Iterator[dict[str, An
         def progress(what: str, share: float) -> None:
             shown.show(f"{what}: {share:.0%}")
             if stopped:
-                raise Interrupted("stopped; the same command goes on from where it was", stopped[0])
+                raise Interrupted(
+                    "stopped; what was scored is kept, and the same command goes on from there", stopped[0]
+                )
 
         yield {
             "refit_passes": question.refit,
@@ -156,6 +168,7 @@ def _facts(
         "epoch": posterior.epoch,
         "collected": posterior.collected,
         "chains": 1 + len(posterior.others),
+        "exact": not posterior.method.proposal.layers,
         **{name: value for name, value in vars(question).items() if name not in ("threads", "memory")},
     }
     if data is None:

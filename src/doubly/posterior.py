@@ -117,11 +117,14 @@ class Posterior:
     """Other chains of the same model, whose samples belong to the ensemble."""
     _fitted: dict[str, Tensor] = field(default_factory=dict)
     _columns: Start | None = None
+    _finished: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.refit_passes < 0:
             raise UserError(f"refit must not be negative, got {self.refit_passes}")
         for other in self.others:
+            if other.method.proposal != self.method.proposal and other.model == self.model:
+                raise UserError("chains of one ensemble must have proposals of the same kind: evaluate them one by one")
             if other.model != self.model:
                 raise UserError(
                     f"chains of different models cannot be one ensemble: {_sketch(self.model)} and "
@@ -169,7 +172,10 @@ class Posterior:
         for i, member in enumerate(members):
             whose = f" (member {i + 1} of {len(members)})" if len(members) > 1 else ""
             phi = self._proposal(member, whose)
-            scores.append(self._score(member.theta, phi, rows, how, whose))
+            scores.append(self._score(member.theta, phi, rows, dataclasses.replace(how, member=i), whose))
+        for name in self._finished:
+            self.shelf.drop(name)
+        self._finished.clear()
         return ensemble(scores)
 
     def anneal(
@@ -288,6 +294,8 @@ class Posterior:
         """E[z | x] for each hidden layer, from the data upward, by importance sampling."""
         _check_draws(draws)
         rng = generator(self.phi.device, seed, "encode")
+        if self.others:
+            raise UserError("codes of several chains cannot be averaged, for their hidden units need not correspond")
         members = [(member.theta, self._proposal(member)) for member in self._members(of)]
         blocks = []
         with torch.no_grad():
@@ -388,10 +396,13 @@ class Posterior:
                 self.shelf.put(name, tally._asdict())
                 written = time.monotonic()
 
+        self._finished.append(name)
+        if left and "log_likelihood" in left:  # an ensemble was stopped at a later member
+            return Scored(**left)
         method = self.method
         tally = Tally(**left) if left else None
         found = score(method.model, theta, method.proposal, phi, rows, how, tally, watch)
-        self.shelf.drop(name)
+        self.shelf.put(name, found._asdict())
         return found
 
     def _rows(self, x: np.ndarray) -> Tensor:

@@ -107,6 +107,12 @@ class Run:
         return self.path / "checkpoint" / "state.safetensors"
 
     @property
+    def fingerprint(self) -> str:
+        """What tells this chain, as it stands, from others."""
+        content = self.checkpoint.read_bytes() if self.checkpoint.exists() else str(self.path.resolve()).encode()
+        return hashlib.sha256(content).hexdigest()
+
+    @property
     def facts(self) -> Facts:
         """What the data were like, known without them."""
         facts = _read_json(self.path / "data.json")

@@ -67,6 +67,10 @@ class Method:
         for name in ("phi_steps", "patience", "min_epochs", "collect", "warmup"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.collect and self.warmup >= self.epochs:
+            raise UserError(f"a warm-up of {self.warmup} epochs leaves none of {self.epochs} to sample: raise epochs")
+        if self.collect and self.window > self.collect:
+            raise UserError(f"a window of {self.window} samples is never full with {self.collect}: raise collect")
 
 
 class Every(NamedTuple):
@@ -267,10 +271,11 @@ def planned(method: Method, state: State, n_data: int) -> int:
 def latest_start(method: Method, n_data: int) -> int:
     """The epoch after which samples are collected even if validation still rises.
 
-    It is so early that `collect` samples fit in before `epochs` run out, or if that many never fit, half of the epochs.
+    It is so early that `collect` samples fit in before `epochs` run out, or if that many never fit, half of the epochs;
+    but never before the warm-up is over, which is no sampling.
     """
     wanted = math.ceil(method.collect / samples_per_epoch(method, n_data))
-    return method.epochs - wanted if wanted < method.epochs else method.epochs // 2
+    return max(method.warmup, method.epochs - wanted if wanted < method.epochs else method.epochs // 2)
 
 
 def samples_per_epoch(method: Method, n_data: int) -> Fraction:

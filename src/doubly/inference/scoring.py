@@ -32,11 +32,15 @@ class Scoring:
     draws: int = 1000
     """Draws for each row (the paper's K); where they are spent adaptively, at most."""
     adaptive: bool = False
-    """Stop at rows that are settled: their draws are worth `enough` equally weighted ones and have no heavy tail."""
+    """Rounds of more and more draws: a row whose round was worth `enough` equally weighted draws and had no heavy tail
+    gets one more, and its score is of that alone. (The draws that decide when to stop cannot be averaged as well: a
+    lucky round would stop, and an unlucky one be diluted.)"""
     enough: float = 100.0
     memory: float = 128.0
     """Megabytes that the work may take at a time, besides a few numbers for each row."""
     seed: int = 0
+    member: int = 0
+    """Which of several weights is scored: each has draws of its own, so that their errors are independent."""
 
     def __post_init__(self) -> None:
         if self.draws < 1:
@@ -46,21 +50,20 @@ class Scoring:
                 raise UserError(f"{name} must be positive and finite, got {getattr(self, name)}")
 
     def rounds(self) -> list[int]:
-        """How many draws each round adds: all at once, or as many as before until all are spent.
+        """How many draws each round has: all at once, or twice as many each time and in the last what is left.
 
-        >>> Scoring(draws=1000, adaptive=True).rounds()
-        [100, 100, 200, 400, 200]
+        >>> Scoring(draws=2000, adaptive=True).rounds()
+        [100, 200, 400, 1300]
         """
-        if not self.adaptive:
-            return [self.draws]
-        found = [min(FIRST, self.draws)]
-        while sum(found) < self.draws:
-            found.append(min(sum(found), self.draws - sum(found)))
-        return found
+        found, size = [], FIRST
+        while self.adaptive and self.draws - sum(found) >= 3 * size:
+            found.append(size)
+            size *= 2
+        return [*found, self.draws - sum(found)]
 
 
 class Tally(NamedTuple):
-    """What is known of each row's weights so far, and how far the work has come."""
+    """What is known of the weights of each row's last round, and how far the work has come."""
 
     counts: Tensor
     """Draws (groups, rows)."""
@@ -72,6 +75,10 @@ class Tally(NamedTuple):
     """The largest log-weights (tail + 1, rows)."""
     active: Tensor
     """Rows that get draws in this round."""
+    final: Tensor
+    """Those of them for which it is the last."""
+    spent: Tensor
+    """Draws in all rounds (rows)."""
     round: Tensor
     part: Tensor
     """Parts of this round that are done."""
@@ -88,6 +95,7 @@ class Scored(NamedTuple):
     noise: Tensor
     """The standard error due to the draws, by bootstrap; 0 where nothing is random."""
     draws: Tensor
+    """Draws that were spent."""
 
 
 def fresh(how: Scoring, x: Tensor) -> Tally:
@@ -100,6 +108,8 @@ def fresh(how: Scoring, x: Tensor) -> Tally:
         squares=nowhere[0].clone(),
         largest=torch.full((tail_length(how.draws) + 1, n), -math.inf, device=device),
         active=torch.ones(n, dtype=torch.bool, device=device),
+        final=torch.full((n,), len(how.rounds()) == 1, device=device),
+        spent=torch.zeros(n, dtype=torch.int64, device=device),
         round=torch.tensor(0),
         part=torch.tensor(0),
     )
@@ -127,15 +137,20 @@ def score(
     for r in range(int(tally.round), len(rounds)):
         if not tally.active.any():
             break
+        if r > 0 and not int(tally.part):
+            _forget(tally, tally.active)
         parts = list(_parts(how, model, rounds[r], tally.active.nonzero().flatten()))
         for i, (rows, draws) in list(enumerate(parts))[int(tally.part) :]:
-            rng = generator(x.device, how.seed, "score", r, i)  # of its own, so that any part can be the next
+            rng = generator(
+                x.device, how.seed, how.member, "score", r, i
+            )  # of its own, so that any part can be the next
             drawn = propose(model, theta, proposal, phi, x[rows].to(theta.dtype), draws, rng)
             _add(tally, rows, drawn.log_weight)
             tally = tally._replace(part=torch.tensor(i + 1))
             watch(tally, (sum(rounds[:r]) + rounds[r] * (i + 1) / len(parts)) / how.draws)
-        settled = _settled(tally, how) if r + 1 < len(rounds) else ~tally.active
-        tally = tally._replace(round=torch.tensor(r + 1), part=torch.tensor(0), active=tally.active & ~settled)
+        active = tally.active & ~tally.final
+        final = active & (_settled(tally, how) if r + 2 < len(rounds) else active)
+        tally = tally._replace(round=torch.tensor(r + 1), part=torch.tensor(0), active=active, final=final)
     return Scored(*(tensor.to(theta.dtype) for tensor in _finish(tally, how.seed)))
 
 
@@ -165,14 +180,23 @@ def _parts(how: Scoring, model: Chain, draws: int, rows: Tensor) -> Iterator[tup
             yield block, min(at_once, draws - start)
 
 
+def _forget(tally: Tally, rows: Tensor) -> None:
+    """Before another round: what went before has decided on it, and must not be in the score."""
+    tally.counts[:, rows] = 0
+    tally.sums[:, rows] = tally.squares[rows] = -math.inf
+    tally.largest[:, rows] = -math.inf
+
+
 def _add(tally: Tally, rows: Tensor, log_weight: Tensor) -> None:
-    """Take the draws (draws, rows) of some rows into the tally: draw k goes to group k % GROUPS."""
+    """Take the draws (draws, rows) of some rows into the tally; the k-th of a round goes to group k % GROUPS."""
     draws, n = log_weight.shape
-    groups = torch.arange(GROUPS, device=rows.device)
+    before = int(tally.counts[:, rows[0]].sum())  # the same in all of these rows
+    groups = (torch.arange(GROUPS, device=rows.device) - before) % GROUPS  # where each group stands in this deal
     padding = log_weight.new_full((-draws % GROUPS, n), -math.inf)
     dealt = torch.cat([log_weight, padding]).view(-1, GROUPS, n).double()
     tally.counts[:, rows] += (draws + GROUPS - 1 - groups[:, None]) // GROUPS
-    tally.sums[:, rows] = torch.logaddexp(tally.sums[:, rows], dealt.logsumexp(0))
+    tally.spent[rows] += draws
+    tally.sums[:, rows] = torch.logaddexp(tally.sums[:, rows], dealt.logsumexp(0)[groups])
     tally.squares[rows] = torch.logaddexp(tally.squares[rows], (2 * dealt).logsumexp((0, 1)))
     both = torch.cat([tally.largest[:, rows], log_weight.float()]).t().contiguous()  # sorting goes along the memory
     tally.largest[:, rows] = both.topk(len(tally.largest)).values.t()
@@ -198,12 +222,12 @@ def _khat(tally: Tally) -> Tensor:
 def _finish(tally: Tally, seed: int) -> Scored:
     draws = tally.counts.sum(0)
     total = tally.sums.logsumexp(0) - draws.double().log()
-    return Scored(total, _effective(tally), _khat(tally), _noise(tally, seed), draws)
+    return Scored(total, _effective(tally), _khat(tally), _noise(tally, seed), tally.spent)
 
 
 def _noise(tally: Tally, seed: int, replicates: int = 200) -> Tensor:
     """The spread of log mean weight when the groups of draws are drawn again, with replacement."""
-    filled = tally.counts[:, 0] > 0  # the same groups in every row
+    filled = (tally.counts > 0).any(1)  # all of them, unless there are fewer draws than groups
     n = int(filled.sum())
     rng = generator(tally.sums.device, seed, "bootstrap")
     chosen = torch.randint(n, (replicates, n), generator=rng, device=rng.device)
@@ -217,4 +241,4 @@ def _noise(tally: Tally, seed: int, replicates: int = 200) -> Tensor:
 
 def _exact(log_likelihood: Tensor) -> Scored:
     one, none = torch.ones_like(log_likelihood), torch.zeros_like(log_likelihood)
-    return Scored(log_likelihood, one, one * -math.inf, none, one)
+    return Scored(log_likelihood, one, one * -math.inf, none, one.clone())  # which may be saved side by side

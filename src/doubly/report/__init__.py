@@ -126,6 +126,8 @@ def _evaluations(run: Run) -> tuple[list[Result], list[Fact]]:
     results, facts = [], []
     for file in sorted((run.path / "evaluations").glob("*.json")):
         found = _read(file)
+        if file.stem.startswith("curve-"):
+            continue  # `doubly curve` draws a picture of its own
         if found.keys() >= SCORE:
             results.append(_result(found, exact=not run.config.hidden))
         else:
@@ -144,8 +146,10 @@ def _read(file: Path) -> dict[str, Any]:
 def _result(score: dict[str, Any], exact: bool) -> Result:
     draws = "exact" if exact else f"K={score['draws']}, {score['ess']:.1f} effective"
     truth = f"; truth {score['truth']:.2f}" if "truth" in score else ""
-    value, stderr = f"{score['log_likelihood']:.2f}", f"{score['stderr']:.2f}"
-    return Result(f"{score['split']} log-likelihood", value, stderr, f"{score['of']}, {draws}{truth}")
+    value, stderr = f"{score['log_likelihood']:.2f}", f"{score['stderr'] or 0:.2f}"
+    samples = f" of {score['samples']} samples" if score.get("samples") else ""
+    ways = "".join(f", {word}" for word in ("adaptive",) if score.get(word))
+    return Result(f"{score['split']} log-likelihood", value, stderr, f"{score['of']}{samples}, {draws}{ways}{truth}")
 
 
 def _short(value: Any) -> str:

@@ -26,6 +26,8 @@ def check_columns(path: Path) -> None:
     """Refuse a file that `save_columns` could not write, before hours of work are spent on what goes into it."""
     if path.suffix.lower() not in COLUMN_WRITERS:
         raise UserError(f"cannot write columns to {path}: expected a file ending in {', '.join(COLUMN_WRITERS)}")
+    if path.parent.exists() and not os.access(path.parent, os.W_OK):
+        raise UserError(f"cannot write {path}: nothing may be written in that folder; choose another place")
 
 
 def save_columns(path: Path, columns: dict[str, np.ndarray]) -> None:

@@ -1,0 +1,117 @@
+"""`doubly` itself; with DOUBLY_KERNELS=0, its plain twins."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from doubly import train
+from doubly.config import Facts, build, preset
+from doubly.inference import Scoring, normalised, propose, score
+from doubly.inference.draws import log_mean_weight
+from doubly.inference.gibbs import sweep
+from doubly.model import Chain, Values
+from peers.side import Arrays, Side, Task, serve
+
+
+def method(task: Task) -> train.Method:
+    config = preset(
+        "dsgnht-nais",
+        model=",".join(task.model),
+        proposal=",".join(task.proposal),
+        hidden=task.widths[1:],
+        objective=task.objective,
+        draws=task.draws,
+        step=task.step,
+        phi_step=task.phi_step,
+        friction=task.friction,
+        prior=f"student-t:df={task.df},scale={task.scale}",
+        batch=task.batch,
+    )
+    return build(config, Facts(task.widths[0], "binary", (task.widths[0],)))
+
+
+def start(task: Task) -> Arrays:
+    """Rows, weights and draws of the hidden variables that all sides are given."""
+    how, rng = method(task), torch.Generator().manual_seed(0)
+    x = (torch.rand(task.batch, task.widths[0], generator=rng) < task.ones).float()
+    state = train.init(how, x)
+    theta, phi = state.theta.theta, state.phi.theta
+    drawn = propose(how.model, theta, how.proposal, phi, x, task.draws, seeded())
+    arrays = named("theta", how.model, theta) | named("phi", how.proposal, phi)
+    return arrays | {"x": x.numpy()} | {f"z{i}": value.numpy() for i, value in enumerate(drawn.hidden)}
+
+
+def named(vector: str, chain: Chain, weights: Tensor) -> Arrays:
+    """The weights of a chain under the names that all sides know, layers from the data upward."""
+    layers = chain.unflatten(weights.detach())
+    layers = layers[::-1] if vector.startswith("phi") else layers  # a proposal lists its top layer first
+    return {f"{vector}.{i}.{name}": value.numpy() for i, layer in enumerate(layers) for name, value in layer.items()}
+
+
+def flat(vector: str, chain: Chain, arrays: Arrays) -> Tensor:
+    """The way back."""
+    n = len(chain.layers)
+    places = range(n - 1, -1, -1) if vector == "phi" else range(n)
+    parts = [
+        arrays[f"{vector}.{i}.{name}"].reshape(-1)
+        for i, layer in zip(places, chain.layers, strict=True)
+        for name in layer.shapes()
+    ]
+    return torch.from_numpy(np.concatenate(parts))
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(1)
+
+
+class Own(Side):
+    def load(self, task: Task, arrays: Arrays) -> None:
+        self.task, self.how = task, method(task)
+        self.x, self.index = torch.from_numpy(arrays["x"]), torch.arange(task.batch)
+        self.theta, self.phi = flat("theta", self.how.model, arrays), flat("phi", self.how.proposal, arrays)
+        state = train.init(self.how, self.x)
+        self.state = state._replace(
+            theta=self.how.sampler.init(self.theta, state.rng), phi=self.how.optimiser.init(self.phi, state.rng)
+        )
+        self.hidden: Values = tuple(torch.from_numpy(arrays[f"z{i}"]) for i in range(len(task.proposal)))
+
+    def run(self, times: int) -> None:
+        for _ in range(times):
+            if self.task.work == "step":
+                self.state = train.step(self.how, self.state, self.x, self.index, self.task.n_data)
+            elif self.task.work == "score":
+                how = Scoring(draws=self.task.score_draws)
+                self.scored = score(self.how.model, self.theta, self.how.proposal, self.phi, self.x, how)
+            else:
+                self.hidden = sweep(self.how.model, self.theta, self.x, self.hidden, self.state.rng)
+
+    def densities(self, arrays: Arrays) -> Arrays:
+        theta, phi = self.theta.clone().requires_grad_(), self.phi.clone().requires_grad_()
+        model, proposal = self.how.model, self.how.proposal
+        z = tuple(torch.from_numpy(arrays[f"z{i}"]) for i in range(len(self.task.proposal)))
+        log_p, log_q = model.log_prob(theta, (self.x, *z)), proposal.log_prob(phi, z[::-1], self.x)
+        weight = normalised(log_p - log_q)
+        theta_climb, phi_climb = (weight * log_p).sum(0).mean(), (weight * log_q).sum(0).mean()
+        if self.task.objective == "iwae":  # the draws that z is, with their gradient
+            drawn = propose(model, theta, proposal, phi, self.x, self.task.draws, seeded(), pathwise=True)
+            phi_climb = log_mean_weight(drawn.log_weight).mean()
+        (theta_grad,) = torch.autograd.grad(theta_climb, theta, retain_graph=True)
+        theta_grad = self.how.prior.grad(self.theta) + self.task.n_data * theta_grad
+        (phi_grad,) = torch.autograd.grad(phi_climb, phi)
+        found = {"log_p": log_p.detach().numpy(), "log_q": log_q.detach().numpy()}
+        return found | named("theta_grad", model, theta_grad) | named("phi_grad", proposal, phi_grad)
+
+    def summary(self) -> dict[str, float]:
+        if self.task.work == "score":
+            return {"score": self.scored.log_likelihood.mean().item()}
+        if self.task.work == "sweep":
+            return {"ones": self.hidden[0].mean().item()}
+        return {
+            "temperature": ((self.state.theta.u**2).mean() / self.task.eta).item(),
+            "theta moved": (self.state.theta.theta - self.theta).square().mean().sqrt().item(),
+            "phi moved": (self.state.phi.theta - self.phi).square().mean().sqrt().item(),
+        }
+
+
+if __name__ == "__main__":
+    serve(Own())
