@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from doubly.drive import fit, resume
     from doubly.drive import open_posterior as load
     from doubly.errors import UserError
+    from doubly.estimator import DeepGenerativeModel
     from doubly.inference import ESTIMATORS, OBJECTIVES, Estimate, Estimator, Objective
     from doubly.layers import LAYERS, Layer
     from doubly.model import Chain
@@ -30,6 +31,7 @@ _HOMES = {
     "Config": "config",
     "DATASETS": "data",
     "Data": "data",
+    "DeepGenerativeModel": "estimator",
     "ESTIMATORS": "inference",
     "Estimate": "inference",
     "Estimator": "inference",
@@ -61,6 +63,7 @@ __all__ = [
     "Chain",
     "Config",
     "Data",
+    "DeepGenerativeModel",
     "Estimate",
     "Estimator",
     "Layer",

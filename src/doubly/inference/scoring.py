@@ -55,7 +55,8 @@ class Scoring:
         >>> Scoring(draws=2000, adaptive=True).rounds()
         [100, 200, 400, 1300]
         """
-        found, size = [], FIRST
+        found: list[int] = []
+        size = FIRST
         while self.adaptive and self.draws - sum(found) >= 3 * size:
             found.append(size)
             size *= 2
