@@ -86,14 +86,15 @@ def grow(size: str, rounds: int) -> Growth:
 
 def draw(found: list[Growth]) -> None:
     figure = Figure(figsize=(9, 4.2), layout="constrained")
-    panels = figure.subplots(2, math.ceil(len(found) / 2), sharey=True).flat
+    panels = list(figure.subplots(2, math.ceil(len(found) / 2), sharey=True).flat)
     for axes, growth in zip(panels, found, strict=False):
         axes.plot(growth.values, growth.milliseconds, "o-", color="#0072B2", markersize=4)
         axes.set(xscale="log", yscale="log", xlabel=NAMES[growth.size], title=f"power {growth.power:.2f}")
         axes.set_xticks(growth.values, [f"{value:g}" for value in growth.values], fontsize=7)
+        axes.set_yticks([5, 10, 20], ["5", "10", "20"])
         axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
-    for axes in list(panels):
+    for axes in panels[len(found) :]:
         axes.set_axis_off()
     figure.supylabel("milliseconds of a step")
     figure.savefig(PICTURE)

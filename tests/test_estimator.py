@@ -17,7 +17,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Binarizer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from doubly import DeepGenerativeModel, Posterior
+from doubly import DeepGenerativeModel
 
 TINY: dict[str, Any] = {
     "hidden": (3,), "epochs": 2, "collect": 2, "batch": 100, "draws": 5, "refit": 1, "random_state": 0, "n_threads": 1,
@@ -276,7 +276,6 @@ def test_progress_is_shown_only_when_asked_for(capsys):
 # Missing values
 
 
-@pytest.mark.skipif(not hasattr(Posterior, "impute"), reason="posteriors do not impute yet")
 @pytest.mark.parametrize("X", TABLES.values(), ids=TABLES)
 def test_missing_entries_are_filled_in_and_the_others_left_alone(X):
     """One factor explains most of both tables: what is filled in is nearer to the truth than the column's mean."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from doubly import Chain, UserError
 from doubly.inference import Scoring, Tally, score
-from doubly.inference.scoring import GROUPS
+from doubly.inference.scoring import GROUPS, RELIABLE, _effective, _khat
 from exact import bits
 
 
@@ -64,13 +64,21 @@ def test_the_score_is_the_enumerated_one_within_its_noise():
 
 
 def test_draws_are_spent_where_they_are_needed():
-    """The rows of a good proposal stop early, and none of the rows is settled before it has enough."""
+    """A row gets its last round exactly when the one before was worth enough and had no heavy tail."""
     given, x, how = case(off=1.0), bits(6), Scoring(draws=12_800, adaptive=True)
-    found = score(*given, x, how)
-    ends = torch.tensor(how.rounds()).cumsum(0)
-    assert torch.isin(found.draws, ends[1:].float()).all(), "a round that decides, and one that is scored"
-    assert found.draws.min() < found.draws.max()
-    assert found.draws.mean() < how.draws / 2, "it must save something to be worth its while"
+    after: dict[int, Tally] = {}  # what each round ended with
+
+    def watch(tally: Tally, share: float) -> None:
+        after[int(tally.round)] = Tally(*(tensor.clone() for tensor in tally))
+
+    found = score(*given, x, how, watch=watch)
+    ends = torch.tensor(how.rounds()).cumsum(0).tolist()
+    assert torch.isin(found.draws, torch.tensor(ends[1:]).float()).all(), "a round that decides, and one that is scored"
+    assert found.draws.unique().numel() > 2
+    for r, end in enumerate(ends[1:-1], start=1):
+        settled = (_effective(after[r - 1]) >= how.enough) & ~(_khat(after[r - 1]) > RELIABLE)
+        still_there = found.draws >= end
+        assert torch.equal((found.draws == end)[still_there], settled[still_there]), "no sooner and no later"
 
 
 def test_stopping_when_it_looks_good_does_not_change_the_score():

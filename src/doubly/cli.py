@@ -129,11 +129,8 @@ class Compare(Question):
             return
         width = max(len(facts["run"]) for facts in found)
         for facts in found:
-            gap = (
-                f"{facts['difference']:9.3f} ± {facts['difference_stderr']:.3f}"
-                if facts is not found[0]
-                else "     best"
-            )
+            behind = f"{facts['difference']:9.3f} ± {facts['difference_stderr'] or 0:.3f}"
+            gap = "     best" if facts is found[0] else behind
             doubt = f"  ({facts['unreliable']} rows with k̂ > 0.7)" if facts["unreliable"] else ""
             print(f"{facts['run']:{width}}  {facts['log_likelihood']:9.3f} ± {facts['stderr'] or 0:.3f}  {gap}{doubt}")
 
@@ -258,12 +255,18 @@ class Impute:
     """Print one JSON object."""
 
     def run(self) -> None:
-        from doubly.fillin import fill_file, hollow
+        from doubly.fillin import Filler, fill_file, hollow
+        from doubly.impute import Imputation
+        from doubly.run import Run
 
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "json"}
-        if (self.input is None) == (self.hide is None):
+        how = Imputation(method=self.method, sweeps=self.sweeps)
+        filler = Filler(Run(self.folder), how, self.draws, self.of, self.refit, self.seed, self.threads)
+        if self.input is not None and self.hide is None:
+            found = fill_file(filler, self.input, self.out)
+        elif self.hide is not None and self.input is None:
+            found = hollow(filler, self.hide, self.share, self.split, self.n, self.out)
+        else:
             raise UserError("give rows with holes (--input FILE) or hide some of known rows (--hide), one of the two")
-        found = fill_file(**fields) if self.hide is None else hollow(**fields)
         words = found.pop("words")
         print(json.dumps(_no_nan(found)) if self.json else words)
 

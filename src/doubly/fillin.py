@@ -1,14 +1,14 @@
 """`doubly impute`: from a run and a file with holes to completed rows, or to scores of how well that goes."""
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from doubly.choices import Filling, Hide, Of, Split
+from doubly.choices import Hide, Of, Split
 from doubly.data import read_table
 from doubly.drive import use_threads
 from doubly.errors import UserError
@@ -16,40 +16,48 @@ from doubly.holes import judge, mask
 from doubly.impute import Imputation
 from doubly.posterior import Posterior
 from doubly.progress import Progress
-from doubly.report.files import save, save_rows
+from doubly.report.files import save, save_columns, save_rows
 from doubly.run import Run
 
 SHOWN = 12  # rows in the picture
 
 
-def fill_file(
-    folder: str,
-    input: str,
-    out: str | None,
-    draws: int,
-    of: Of,
-    method: Filling,
-    sweeps: int,
-    refit: int,
-    seed: int,
-    threads: int,
-    **rest: Any,
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Filler:
+    """A run and how it fills in."""
+
+    run: Run
+    how: Imputation
+    draws: int
+    of: Of
+    refit: int
+    seed: int
+    threads: int
+
+    @contextmanager
+    def posterior(self) -> Iterator[Posterior]:
+        with Progress() as progress, use_threads(self.threads or self.run.config.threads):
+            yield self.run.posterior(
+                refit_passes=self.refit, progress=lambda what, share: progress.show(f"{what}: {share:.0%}")
+            )
+
+
+def fill_file(filler: Filler, input: str, out: str | None) -> dict[str, Any]:
     """Complete the rows of a file; binary cells are rounded, so that a row is one that could be."""
-    run = Run(folder)
+    run = filler.run
     if out is None or Path(out).suffix.lower() not in (".csv", ".npz", ".npy"):
         raise UserError(f"name a file ending in .csv, .npz or .npy for the completed rows (--out), got {out!r}")
     x = read_table(input, run.columns)
     holes = np.isnan(x)
     empty = int(holes.all(1).sum())
-    with _posterior(run, refit, threads) as posterior:
-        found = posterior.impute(x, draws, Imputation(method=method, sweeps=sweeps), of, seed)
+    with filler.posterior() as posterior:
+        found = posterior.impute(x, filler.draws, filler.how, filler.of, filler.seed)
     binary = run.facts.kind == "binary"
     rows = np.where(holes, np.round(found.mean) if binary else found.mean, x)
     if run.columns and out.endswith(".csv"):
         run.columns.write_csv(Path(out), rows)
     elif out.endswith(".npz"):
-        save(Path(out), _npz(rows=rows, mean=found.mean, spread=found.spread, draws=found.draws, holes=holes))
+        save_columns(Path(out), {"rows": rows, "holes": holes, **found._asdict()})
     else:
         save_rows(Path(out), rows.astype(np.uint8) if binary else rows, run.facts.shape)
     words = f"{int(holes.sum())} missing values of {len(x)} rows filled in: {out}"
@@ -58,53 +66,23 @@ def fill_file(
     return {"rows": len(x), "missing": int(holes.sum()), "empty_rows": empty, "out": out, "words": words}
 
 
-def hollow(
-    folder: str,
-    hide: Hide,
-    share: float,
-    split: Split,
-    n: int,
-    out: str | None,
-    draws: int,
-    of: Of,
-    method: Filling,
-    sweeps: int,
-    refit: int,
-    seed: int,
-    threads: int,
-    **rest: Any,
-) -> dict[str, Any]:
+def hollow(filler: Filler, hide: Hide, share: float, split: Split, n: int, out: str | None) -> dict[str, Any]:
     """Hide cells of known rows, fill them in, and compare; with images, a picture of what was, was left, and came."""
-    run = Run(folder)
+    run = filler.run
     data = run.data()
     if n < 1:
         raise UserError(f"the number of rows to hollow must be at least 1, got {n}")
     x = data.split(split)[:n]
-    holes = mask(hide, len(x), data.shape, share, seed)
-    how = Imputation(method=method, sweeps=sweeps)
-    with _posterior(run, refit, threads) as posterior:
-        report = judge(posterior, x, data.split("train"), holes, draws, how, of, seed=seed)
-    facts = {
-        "hide": hide,
-        "split": split,
-        "n": len(x),
-        "draws": draws,
-        "method": method,
-        "sweeps": sweeps,
-        "seed": seed,
-    }
+    holes = mask(hide, len(x), data.shape, share, filler.seed)
+    with filler.posterior() as posterior:
+        report = judge(posterior, x, data.split("train"), holes, filler.draws, filler.how, filler.of, seed=filler.seed)
+    facts = {"hide": hide, "split": split, "n": len(x), "draws": filler.draws, "of": filler.of, "seed": filler.seed}
     words = _table(report.scores)
     if len(data.shape) == 2:
         picture = Path(out) if out else run.path / "figures" / f"completed-{hide}.png"
         _picture(picture, x, holes, report.imputed.draws[0], data.shape)
         words += f"\npicture: {picture}"
-    return facts | {"hidden_cells": int(holes.sum()), "scores": report.scores, "words": words}
-
-
-@contextmanager
-def _posterior(run: Run, refit: int, threads: int) -> Iterator[Posterior]:
-    with Progress() as progress, use_threads(threads or run.config.threads):
-        yield run.posterior(refit_passes=refit, progress=lambda what, share: progress.show(f"{what}: {share:.0%}"))
+    return facts | vars(filler.how) | {"hidden_cells": int(holes.sum()), "scores": report.scores, "words": words}
 
 
 def _picture(path: Path, x: np.ndarray, holes: np.ndarray, filled: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -121,9 +99,3 @@ def _table(scores: dict[str, dict[str, float]]) -> str:
     for way, found in scores.items():
         lines.append(f"{way:20}" + "".join(f"{found[name]:19.4f}" if name in found else f"{'':19}" for name in names))
     return "\n".join(lines)
-
-
-def _npz(**arrays: np.ndarray) -> bytes:
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **arrays)
-    return buffer.getvalue()

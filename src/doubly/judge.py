@@ -5,7 +5,6 @@ Everything here reads runs and writes only what it finds, into their evaluations
 
 import dataclasses
 import json
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,13 +89,13 @@ class Difference(NamedTuple):
     """How much better one is than another on the same rows, and the standard error of that."""
 
     difference: float
-    difference_stderr: float
+    difference_stderr: float | None
 
 
 def paired(one: Scored, other: Scored) -> Difference:
     """The mean over rows of the difference; its error has the rows' spread in it, which holds the draws' error too."""
     gaps = (one.log_likelihood - other.log_likelihood).double()
-    return Difference(gaps.mean().item(), gaps.std().item() / math.sqrt(len(gaps)) if len(gaps) > 1 else math.nan)
+    return Difference(gaps.mean().item(), stderr(gaps))
 
 
 def curve(

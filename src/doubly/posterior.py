@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -33,36 +33,10 @@ from doubly.inference import (
 )
 from doubly.kernels.noise import generator
 from doubly.model import Chain
+from doubly.shelf import Nowhere, Shelf
 from doubly.train import Method
 
-Tensors = dict[str, Tensor]
 MOST_CELLS = 2**24  # candidates x chains x rows x columns that are filled in at a time
-
-
-class Shelf(Protocol):
-    """Where work that took long is put, to be found again by a name that says all it depends on."""
-
-    def get(self, name: str) -> Tensors | None:
-        """What is stored under that name, if anything."""
-
-    def put(self, name: str, tensors: Tensors) -> None:
-        """Store it."""
-
-    def drop(self, name: str) -> None:
-        """It is of no more use."""
-
-
-class Nowhere:
-    """A shelf for those who have none."""
-
-    def get(self, name: str) -> Tensors | None:
-        return None
-
-    def put(self, name: str, tensors: Tensors) -> None:
-        pass
-
-    def drop(self, name: str) -> None:
-        pass
 
 
 class Imputed(NamedTuple):
@@ -222,7 +196,8 @@ class Posterior:
     ) -> "Imputed":
         """Rows with NaN where values are missing, completed `draws` times, by chains that share the weights asked for.
 
-        A row of which nothing is there is filled in from the model itself.
+        Every sample of the weights has an equal share of the chains, as if one row told nothing of the weights. A row
+        of which nothing is there is filled in from the model itself.
         """
         _check_draws(draws)
         how, holes = how or Imputation(), np.isnan(np.asarray(x, dtype=np.float64))
@@ -267,7 +242,7 @@ class Posterior:
         for i, member in enumerate(self._members(of)):
             phi, rng = self._proposal(member), generator(rows.device, seed, "conditional", i)
             chains = self.model, member.theta, self.method.proposal, phi
-            whole.append(score(*chains, rows, Scoring(draws=draws, seed=seed)).log_likelihood)
+            whole.append(score(*chains, rows, Scoring(draws=draws, seed=seed, member=i)).log_likelihood)
             observed.append(
                 torch.cat([
                     log_observed(*chains, part.float(), hole, guess, draws, rng)

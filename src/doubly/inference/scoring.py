@@ -142,9 +142,8 @@ def score(
             _forget(tally, tally.active)
         parts = list(_parts(how, model, rounds[r], tally.active.nonzero().flatten()))
         for i, (rows, draws) in list(enumerate(parts))[int(tally.part) :]:
-            rng = generator(
-                x.device, how.seed, how.member, "score", r, i
-            )  # of its own, so that any part can be the next
+            # every part has a generator of its own, so that any of them can be the next
+            rng = generator(x.device, how.seed, how.member, "score", r, i)
             drawn = propose(model, theta, proposal, phi, x[rows].to(theta.dtype), draws, rng)
             _add(tally, rows, drawn.log_weight)
             tally = tally._replace(part=torch.tensor(i + 1))
