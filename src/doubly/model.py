@@ -5,8 +5,9 @@ The weights of a chain are one flat vector, so that samplers and priors are vect
 chain can write into it.
 """
 
+import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from doubly.choices import Start
 from doubly.errors import UserError
-from doubly.layers import LAYERS, Layer, Params
+from doubly.layers import LAYERS, Layer, Params, Tracked
 from doubly.registry import split
 
 Values = tuple[Tensor, ...]
@@ -26,6 +27,15 @@ class ChainDraw(NamedTuple):
 
     values: Values
     log_prob: Tensor
+
+
+class ChainTrack(NamedTuple):
+    """As `ChainDraw`, constants, with the way back to the weights."""
+
+    values: Values
+    log_prob: Tensor
+    pull: Callable[[Tensor], Tensor]
+    """sum_rows weight d log_prob / d theta, of a weight for each row."""
 
 
 def nothing(like: Tensor) -> Tensor:
@@ -88,7 +98,7 @@ class Chain:
     @property
     def size(self) -> int:
         """The number of weights."""
-        return sum(self._sizes())
+        return sum(self._sizes)
 
     def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Tensor:
         """Weights to start from; `mean` is the mean of the data, for the bias of a model's data layer."""
@@ -104,8 +114,8 @@ class Chain:
         """Named views of the weights, a dictionary for each layer."""
         if theta.shape != (self.size,):
             raise UserError(f"this chain has {self.size} weights, got a tensor of shape {tuple(theta.shape)}")
-        parts = iter(theta.split(self._sizes()))  # one split, whose backward is one concatenation
-        return [{name: next(parts).view(shape) for name, shape in layer.shapes().items()} for layer in self.layers]
+        parts = iter(theta.split(self._sizes))  # one split, whose backward is one concatenation
+        return [{name: next(parts).view(shape) for name, shape in shapes.items()} for shapes in self._shapes]
 
     def log_prob(self, theta: Tensor, values: Values, given: Tensor | None = None) -> Tensor:
         """log p(values | given), one number for each row."""
@@ -132,13 +142,45 @@ class Chain:
             values, log_prob = (given, *values), log_prob + term
         return ChainDraw(values, log_prob)
 
+    def track(self, theta: Tensor, values: Values, back: bool = True) -> ChainTrack:
+        """`log_prob` of a model's values, with its way back if that is wanted."""
+        givens = (*values[1:], nothing(theta))
+        parts = zip(self.layers, self.unflatten(theta), values, givens, strict=True)
+        return self._tracked(theta, [layer.track(params, value, above, back) for layer, params, value, above in parts])
+
+    def track_draw(
+        self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int, back: bool = True
+    ) -> ChainTrack:
+        """`draw`, likewise."""
+        found: list[Tracked] = []
+        for layer, params in zip(reversed(self.layers), reversed(self.unflatten(theta)), strict=True):
+            found.insert(0, layer.track_draw(params, given, rng, None if found else draws, back))
+            given = found[0].value
+        return self._tracked(theta, found)
+
+    def _tracked(self, theta: Tensor, found: list[Tracked]) -> ChainTrack:
+        log_prob = functools.reduce(torch.add, [each.log_prob for each in found])
+
+        def pull(weight: Tensor) -> Tensor:
+            grad = torch.empty_like(theta)
+            for each, into in zip(found, self.unflatten(grad), strict=True):
+                each.pull(weight.sum_to_size(each.log_prob.shape), into)
+            return grad
+
+        return ChainTrack(tuple(each.value for each in found), log_prob, pull)
+
     @torch.no_grad()
     def sample(self, theta: Tensor, n: int, rng: torch.Generator) -> Values:
         """n independent draws of a model's (x, z1, …, zL)."""
         return self.draw(theta, nothing(theta), rng, n).values
 
+    @functools.cached_property
+    def _shapes(self) -> list[dict[str, tuple[int, ...]]]:
+        return [layer.shapes() for layer in self.layers]
+
+    @functools.cached_property
     def _sizes(self) -> list[int]:
-        return [math.prod(shape) for layer in self.layers for shape in layer.shapes().values()]
+        return [math.prod(shape) for shapes in self._shapes for shape in shapes.values()]
 
 
 def _one_for_each(names: str | Iterable[str], n_layers: int) -> list[str]:

@@ -195,7 +195,7 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
 
     def climb_phi(grad: Tensor) -> None:
         nonlocal phi
-        grad = grad + method.phi_prior.grad(phi.theta) / n_data
+        grad = method.phi_prior.added(phi.theta, grad, 1 / n_data)
         phi = method.optimiser.tell(method.optimiser.ask(phi, phi_eta, rng), grad, phi_eta, rng)
 
     for _ in range(phi_steps if method.phi_first else 0):
@@ -205,7 +205,7 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
     theta = sampler.ask(theta, eta, rng)
     found = estimate("both" if shared else "theta")
     memory = found.memory
-    grad = method.prior.grad(theta.theta) + n_data * found.theta_grad
+    grad = method.prior.added(theta.theta, n_data * found.theta_grad)
     theta = sampler.tell(theta, grad, eta, rng)
     totals = _add(state.totals, len(x), found.stats, grad)
     for i in range(0 if method.phi_first else phi_steps):
@@ -357,11 +357,9 @@ def _predicted(method: Method, theta: Tensor, rows: int = 100) -> dict[str, floa
 
 def _add(totals: Tensor, n: int, stats: dict[str, Tensor], grad: Tensor) -> Tensor:
     """Add one step on n rows to an epoch's totals, without waiting for the device."""
-    rows, train, effective, largest = totals
     finite = torch.nan_to_num(grad.abs().max(), nan=0.0)
-    return torch.stack(
-        [rows + n, train + n * stats["train"], effective + n * stats["effective"], torch.maximum(largest, finite)]
-    )
+    sums = totals[:3].add(torch.stack([torch.ones_like(finite), stats["train"], stats["effective"]]), alpha=n)
+    return torch.cat([sums, torch.maximum(totals[3:], finite)])
 
 
 def stderr(rows: Tensor) -> float | None:

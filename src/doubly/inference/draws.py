@@ -51,9 +51,9 @@ def log_mean_weight(log_weight: Tensor) -> Tensor:
     return torch.logsumexp(log_weight, 0) - math.log(log_weight.shape[0])
 
 
-def effective_draws(log_weight: Tensor) -> Tensor:
-    """(sum w)^2 / sum w^2 over the draws: how many equally weighted draws these are worth."""
-    return torch.exp(2 * torch.logsumexp(log_weight, 0) - torch.logsumexp(2 * log_weight, 0))
+def effective(weight: Tensor) -> Tensor:
+    """1 / sum w^2 of normalised weights: how many equally weighted draws these are worth."""
+    return weight.square().sum(0).reciprocal_()
 
 
 class Marginal(NamedTuple):

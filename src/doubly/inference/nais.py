@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from doubly.errors import UserError
-from doubly.inference.draws import effective_draws, log_mean_weight, normalised, propose
+from doubly.inference.draws import propose
 from doubly.inference.estimator import Estimate, Estimator, Wanted
 from doubly.inference.objectives import Memory, Objective, Round, Wake
+from doubly.kernels.weights import weigh
 from doubly.model import Chain
 
 
@@ -46,20 +47,42 @@ class NAIS(Estimator):
         rng: torch.Generator,
         wanted: Wanted = "both",
     ) -> Estimate:
+        if proposal.layers and (wanted == "theta" or self.objective.shares(x) is not None):
+            return self._directly(chain, theta.detach(), proposal, phi.detach(), x, memory, rng, wanted)
         theta = theta.detach().requires_grad_(wanted != "phi")
         phi = phi.detach().requires_grad_(wanted != "theta")
         pathwise = self.objective.pathwise and phi.requires_grad
         drawn = propose(chain, theta, proposal, phi, x, self.draws, rng, pathwise)
-        weight = normalised(drawn.log_weight)
+        weight, train, effective = weigh(drawn.log_p, drawn.log_q)
         theta_climb, phi_climb = (weight * drawn.log_p).sum(0).mean(), theta.new_zeros(())
         if phi.requires_grad:
             rows, memory = self.objective(Round(chain, theta, proposal, phi, x, drawn, weight, memory, rng))
             phi_climb = rows.mean()
-        log_weight = drawn.log_weight.detach()
+        stats = {"train": train, "effective": effective}
+        return Estimate(*_gradients(theta_climb, theta, phi_climb, phi, pathwise), memory, stats)
+
+    def _directly(
+        self,
+        chain: Chain,
+        theta: Tensor,
+        proposal: Chain,
+        phi: Tensor,
+        x: Tensor,
+        memory: Memory,
+        rng: torch.Generator,
+        wanted: Wanted,
+    ) -> Estimate:
+        """The same without a graph: where both gradients are weighted sums, layers know the way back by themselves."""
+        q = proposal.track_draw(phi, x, rng, self.draws, back=wanted != "theta")
+        p = chain.track(theta, (x, *q.values[::-1]), back=wanted != "phi")
+        weight, train, effective = weigh(p.log_prob, q.log_prob)
+        share = weight / len(x)
+        phi_share = None if wanted == "theta" else self.objective.shares(share)
         return Estimate(
-            *_gradients(theta_climb, theta, phi_climb, phi, pathwise),
+            theta.new_zeros(0) if wanted == "phi" else p.pull(share),
+            phi.new_zeros(0) if phi_share is None else q.pull(phi_share),
             memory,
-            {"train": log_mean_weight(log_weight).mean(), "effective": effective_draws(log_weight).mean()},
+            {"train": train, "effective": effective},
         )
 
 

@@ -66,6 +66,10 @@ class Objective(ABC):
         """What the objective remembers between rounds."""
         return {}
 
+    def shares(self, weight: Tensor) -> Tensor | None:
+        """What each log q(z_s | x) counts, if the objective is a sum of them with constants that the weights give."""
+        return None
+
     @abstractmethod
     def __call__(self, round: Round) -> Climb:
         """What to climb."""
@@ -78,8 +82,11 @@ class Wake(Objective):
     sum_s w_s log q(z_s | x)
     """
 
+    def shares(self, weight: Tensor) -> Tensor:
+        return weight
+
     def __call__(self, round: Round) -> Climb:
-        return Climb((round.weight * round.draws.log_q).sum(0), round.memory)
+        return Climb((self.shares(round.weight) * round.draws.log_q).sum(0), round.memory)
 
 
 @dataclass(frozen=True)

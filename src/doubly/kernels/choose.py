@@ -46,7 +46,7 @@ def loops() -> ModuleType:
     numba = _numba()
     # the number belongs to the calling thread, so it cannot be set once and for all
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
-    return importlib.import_module("doubly.kernels.loops")
+    return _loops()
 
 
 def in_use() -> dict[str, Any]:
@@ -99,6 +99,11 @@ def _keep_freed_memory(threshold: int = 2**28) -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 2**25)  # the largest that it takes; beyond, each tensor is a mapping of its own
         mallopt(_M_TRIM_THRESHOLD, threshold)
+
+
+@functools.cache
+def _loops() -> ModuleType:
+    return importlib.import_module("doubly.kernels.loops")
 
 
 @functools.cache
