@@ -99,6 +99,8 @@ class Config:
     """Seed of every random number."""
     device: str = "cpu"
     """Where to compute: cpu, cuda, …"""
+    compile: bool = False
+    """Put the plain kernels through torch.compile: for a GPU; on a CPU the fused ones need no such help."""
     threads: int = 0
     """Threads to compute with; 0 chooses one for small models and all cores for others. Kept for resuming."""
 

@@ -18,6 +18,7 @@ from doubly import config as settings
 from doubly.config import MOST_THREADS, Config, build
 from doubly.data import Data, absolute, load
 from doubly.errors import UserError
+from doubly.kernels.choose import compiling
 from doubly.posterior import Posterior
 from doubly.progress import Progress, span
 from doubly.run import Run, locked
@@ -59,7 +60,7 @@ def fit_config(config: Config, out: str | Path, overwrite: bool = False, quiet: 
     data = load(config.data, binarise=config.binarise)
     method = build(config, data)  # what is wrong with the settings shows here, before a folder is made
     config = dataclasses.replace(config, threads=config.threads or enough_threads(method, config.draws))
-    with Run.create(out, config, data, overwrite) as run, use_threads(config.threads):
+    with Run.create(out, config, data, overwrite) as run, use_threads(config.threads), compiling(config.compile):
         return _drive(run, data, method, quiet)
 
 
@@ -68,7 +69,7 @@ def resume(path: str | Path, quiet: bool = False, threads: int = 0) -> Run:
     run = Run(path)
     check_device(run.config.device)
     data = run.data()
-    with locked(run.path), use_threads(threads or run.config.threads):
+    with locked(run.path), use_threads(threads or run.config.threads), compiling(run.config.compile):
         return _drive(run, data, build(run.config, data), quiet)
 
 

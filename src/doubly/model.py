@@ -7,7 +7,7 @@ chain can write into it.
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,10 +32,26 @@ class ChainDraw(NamedTuple):
 class ChainTrack(NamedTuple):
     """As `ChainDraw`, constants, with the way back to the weights."""
 
-    values: Values
-    log_prob: Tensor
-    pull: Callable[[Tensor], Tensor]
-    """sum_rows weight d log_prob / d theta, of a weight for each row."""
+    chain: "Chain"
+    theta: Tensor
+    layers: list[Tracked]
+
+    @property
+    def values(self) -> Values:
+        """Of all the layers, as in `ChainDraw`."""
+        return tuple(each.value for each in self.layers)
+
+    @property
+    def log_prob(self) -> Tensor:
+        """Their joint log density."""
+        return functools.reduce(torch.add, [each.log_prob for each in self.layers])
+
+    def pull(self, weight: Tensor) -> Tensor:
+        """sum_rows weight d log_prob / d theta, of a weight for each row."""
+        grad = torch.empty_like(self.theta)
+        for each, into in zip(self.layers, self.chain.unflatten(grad), strict=True):
+            each.pull(weight.sum_to_size(each.log_prob.shape), into)
+        return grad
 
 
 def nothing(like: Tensor) -> Tensor:
@@ -146,7 +162,7 @@ class Chain:
         """`log_prob` of a model's values, with its way back if that is wanted."""
         givens = (*values[1:], nothing(theta))
         parts = zip(self.layers, self.unflatten(theta), values, givens, strict=True)
-        return self._tracked(theta, [layer.track(params, value, above, back) for layer, params, value, above in parts])
+        return ChainTrack(self, theta, [layer.track(params, value, above, back) for layer, params, value, above in parts])
 
     def track_draw(
         self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int, back: bool = True
@@ -156,18 +172,7 @@ class Chain:
         for layer, params in zip(reversed(self.layers), reversed(self.unflatten(theta)), strict=True):
             found.insert(0, layer.track_draw(params, given, rng, None if found else draws, back))
             given = found[0].value
-        return self._tracked(theta, found)
-
-    def _tracked(self, theta: Tensor, found: list[Tracked]) -> ChainTrack:
-        log_prob = functools.reduce(torch.add, [each.log_prob for each in found])
-
-        def pull(weight: Tensor) -> Tensor:
-            grad = torch.empty_like(theta)
-            for each, into in zip(found, self.unflatten(grad), strict=True):
-                each.pull(weight.sum_to_size(each.log_prob.shape), into)
-            return grad
-
-        return ChainTrack(tuple(each.value for each in found), log_prob, pull)
+        return ChainTrack(self, theta, found)
 
     @torch.no_grad()
     def sample(self, theta: Tensor, n: int, rng: torch.Generator) -> Values:

@@ -44,6 +44,7 @@ def draw_with_log_prob(logits: Tensor, rng: torch.Generator, draws: int | None =
     return value, plain_log_prob(logits, value)
 
 
+@choose.compilable
 def plain_log_prob(logits: Tensor, value: Tensor) -> Tensor:
     return cells(logits, value).sum(-1)
 

@@ -5,18 +5,21 @@ fused ones wherever they can be used, that is for float32 on a CPU with Numba in
 """
 
 import contextlib
+import contextvars
 import ctypes
 import functools
 import importlib
 import os
+from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from doubly.errors import UserError
 
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 VARIABLE = "DOUBLY_KERNELS"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 
@@ -39,6 +42,30 @@ def fused(*tensors: Tensor, fixed: tuple[Tensor, ...] = ()) -> bool:
 def wants_grad(*tensors: Tensor) -> bool:
     """Whether autograd is watching any of these."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+_compiling = contextvars.ContextVar("compiling", default=False)
+
+
+@contextlib.contextmanager
+def compiling(wanted: bool) -> Iterator[None]:
+    """Put the plain kernels through torch.compile, or not."""
+    before = _compiling.set(wanted)
+    try:
+        yield
+    finally:
+        _compiling.reset(before)
+
+
+def compilable(kernel: Kernel) -> Kernel:
+    """A plain kernel for torch.compile, which makes one pass over memory of its many where `compiling` asks for it."""
+    compiled = functools.cache(lambda: torch.compile(kernel))
+
+    @functools.wraps(kernel)
+    def call(*args: Any) -> Any:
+        return (compiled() if _compiling.get() else kernel)(*args)
+
+    return cast(Kernel, call)
 
 
 def loops() -> ModuleType:
