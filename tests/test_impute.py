@@ -9,11 +9,11 @@ from scipy import stats
 from torch import Tensor
 
 from doubly import LAYERS, Chain, Posterior, UserError
-from doubly.impute import Imputation, Start, _move_hidden, _move_missing, fill, log_observed
+from doubly.impute import Imputation, _move_hidden, _move_missing, fill, log_observed
 from doubly.inference import NAIS
 from doubly.priors import Normal
 from doubly.samplers import SGNHT, Adam
-from doubly.train import Method
+from doubly.train import Method, Moments
 from exact import BINARY, D, bits, random_params
 
 X = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
@@ -86,7 +86,8 @@ def test_one_sweep_from_the_law_stays_in_it(name):
     drawn = torch.multinomial(joint.flatten().softmax(0), n, replacement=True, generator=rng)
     x = bits(4)[case.fits()][drawn // joint.shape[1]][:, None]
     hidden: tuple[Tensor, ...] = (case.z[drawn % joint.shape[1]][:, None],) if case.model.layers[1:] else ()
-    hidden = _move_hidden(*case.chains, x, hidden, 2, rng)
+    x, *moved = _move_hidden(*case.chains, x, MISSING, hidden, 2, rng)
+    hidden = tuple(moved)
     x = _move_missing(case.model, case.theta, x, MISSING, hidden, 2, rng)
     assert (x == X)[..., ~MISSING].all()
     assert_law(numbers(x), case.target())
@@ -99,7 +100,7 @@ def test_one_sweep_from_the_law_stays_in_it(name):
 def test_the_chain_forgets_where_it_began(name):
     """5,000 chains that start with the wrong value almost surely end with the right law."""
     case = Case(name)
-    start = Start(torch.full((4,), 0.01, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
+    start = Moments(torch.full((4,), 0.01, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
     filled = fill(
         *case.chains, X[None], MISSING[None], start, 5000, Imputation(sweeps=40), torch.Generator().manual_seed(3)
     )
@@ -196,7 +197,7 @@ def test_the_conditional_density_is_the_enumerated_one():
 def test_the_papers_way_is_there_and_is_not_the_law():
     """Without correction, a proposal that knows nothing leads the chain astray: the law is missed by far."""
     case = Case("sbn")
-    start = Start(torch.full((4,), 0.5, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
+    start = Moments(torch.full((4,), 0.5, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
     how = Imputation(method="paper", sweeps=40)
     filled = fill(*case.chains, X[None], MISSING[None], start, 5000, how, torch.Generator().manual_seed(3))
     counts = np.bincount(numbers(filled.rows), minlength=4)

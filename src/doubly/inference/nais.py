@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from doubly.errors import UserError
-from doubly.inference.draws import effective_draws, log_mean_weight, normalised, propose
+from doubly.inference.draws import Draws, effective_draws, log_mean_weight, normalised, propose
 from doubly.inference.estimator import Estimate, Estimator, Wanted
 from doubly.inference.objectives import Memory, Objective, Round, Wake
 from doubly.model import Chain
@@ -34,6 +34,21 @@ class NAIS(Estimator):
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
         return self.objective.init(chain, rng)
 
+    def look(
+        self,
+        chain: Chain,
+        theta: Tensor,
+        proposal: Chain,
+        phi: Tensor,
+        x: Tensor,
+        index: Tensor,
+        memory: Memory,
+        rng: torch.Generator,
+        pathwise: bool,
+    ) -> Draws:
+        """The draws from which all is estimated."""
+        return propose(chain, theta, proposal, phi, x, self.draws, rng, pathwise)
+
     def __call__(
         self,
         chain: Chain,
@@ -49,11 +64,12 @@ class NAIS(Estimator):
         theta = theta.detach().requires_grad_(wanted != "phi")
         phi = phi.detach().requires_grad_(wanted != "theta")
         pathwise = self.objective.pathwise and phi.requires_grad
-        drawn = propose(chain, theta, proposal, phi, x, self.draws, rng, pathwise)
+        drawn = self.look(chain, theta, proposal, phi, x, index, memory, rng, pathwise)
         weight = normalised(drawn.log_weight)
         theta_climb, phi_climb = (weight * drawn.log_p).sum(0).mean(), theta.new_zeros(())
         if phi.requires_grad:
-            rows, memory = self.objective(Round(chain, theta, proposal, phi, x, drawn, weight, memory, rng))
+            rows, learnt = self.objective(Round(chain, theta, proposal, phi, x, drawn, weight, memory, rng))
+            memory = memory | learnt
             phi_climb = rows.mean()
         log_weight = drawn.log_weight.detach()
         return Estimate(

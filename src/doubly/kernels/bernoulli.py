@@ -11,10 +11,19 @@ from doubly.kernels import choose
 from doubly.kernels.noise import NO_KEY, key
 from doubly.kernels.rows import as_arrays, as_rows, broadcast
 
+CERTAINLY_0 = -100.0  # log-odds whose sigmoid, 4e-44, is nothing beside 1
+
 
 def log_prob(logits: Tensor, value: Tensor) -> Tensor:
     """sum_i value_i logits_i - softplus(logits_i) over the last axis; finite for any finite logits."""
     return (fused_log_prob if choose.fused(logits, fixed=(value,)) else plain_log_prob)(logits, value)
+
+
+def known_log_prob(logits: Tensor, value: Tensor) -> Tensor:
+    """The sum over those entries of the value that are not NaN."""
+    holes = value.isnan()
+    # a 0 that is as good as certain has neither density nor gradient left
+    return log_prob(logits.masked_fill(holes, CERTAINLY_0), value.masked_fill(holes, 0))
 
 
 def cells(logits: Tensor, value: Tensor) -> Tensor:

@@ -81,6 +81,9 @@ class MLP(Perceptron):
     def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return bernoulli.log_prob(self._heads(params, given)[0], value)
 
+    def known(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return bernoulli.known_log_prob(self._heads(params, given)[0], value)
+
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         return Drawn(*bernoulli.draw_with_log_prob(self._heads(params, given)[0], rng, draws))
 
