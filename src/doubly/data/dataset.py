@@ -149,12 +149,13 @@ def is_binary(rows: np.ndarray) -> bool:
 
 
 def _neither(rows: np.ndarray) -> np.ndarray:
-    return (rows != 0) & (rows != 1) & ~missing(rows)
+    found = (rows != 0) & (rows != 1)
+    return found & ~np.isnan(rows) if rows.dtype.kind == "f" else found
 
 
 def missing(rows: np.ndarray) -> np.ndarray:
     """Which cells are missing."""
-    return np.isnan(rows) if rows.dtype.kind == "f" else np.zeros(rows.shape, dtype=bool)
+    return np.isnan(rows) if rows.dtype.kind == "f" else np.broadcast_to(np.False_, rows.shape)
 
 
 def as_kind(rows: np.ndarray, kind: Kind, where: str, place: Callable[[Place], str] | None = None) -> np.ndarray:
