@@ -11,7 +11,7 @@ from doubly.kernels import choose
 from doubly.kernels.noise import NO_KEY, key
 from doubly.kernels.rows import as_arrays, as_rows, broadcast
 
-CERTAINLY_0 = -100.0  # log-odds whose sigmoid, 4e-44, is nothing beside 1
+CERTAINLY_0 = -1e4  # log-odds whose sigmoid is 0 in any precision
 
 
 def log_prob(logits: Tensor, value: Tensor) -> Tensor:
