@@ -23,7 +23,7 @@ from doubly import Chain, UserError
 from doubly.inference import NAIS, Estimate, Objective, Wanted, log_marginal
 from doubly.inference.objectives import Climb, Round
 from doubly.inference.scoring import BYTES_PER_CELL
-from doubly.kernels.weights import fused_weigh, plain_weigh
+from doubly.kernels.weights import fused_summary, plain_summary
 from exact import bits
 
 HIDDEN = [(3,), (2, 2)]
@@ -260,12 +260,12 @@ def test_weights_are_those_of_the_plain_kernel(draws: int):
     """Also where all but one are next to nothing, and where one is no number."""
     rng = torch.Generator().manual_seed(0)
     log_p, log_q = 30 * torch.randn(2, draws, 7, generator=rng) - 1000
-    for found, expected in zip(fused_weigh(log_p, log_q), plain_weigh(log_p.double(), log_q.double()), strict=True):
+    for found, expected in zip(fused_summary(log_p, log_q), plain_summary(log_p.double(), log_q.double()), strict=True):
         torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-6)
     log_p[-1, 3] = math.nan
-    assert fused_weigh(log_p, log_q).weight[:, 3].isnan().all()
-    assert fused_weigh(log_p, log_q).weight.isnan().sum() == draws
-    assert fused_weigh(log_p, log_q).log_mean.isnan()
+    assert fused_summary(log_p, log_q).weight[:, 3].isnan().all()
+    assert fused_summary(log_p, log_q).weight.isnan().sum() == draws
+    assert fused_summary(log_p, log_q).log_mean.isnan()
 
 
 @each_depth

@@ -75,6 +75,9 @@ class Chain:
 
     layers: tuple[Layer, ...]
     n_given: int = 0
+    masked: bool = False
+    """Whether what is given may have holes (NaN): the chain then starts from n_given = 2 D values, the D that are given
+    with 0 in their holes, and where these are."""
 
     def __post_init__(self) -> None:
         widths = [*(layer.n_out for layer in self.layers), self.n_given][1:]
@@ -103,13 +106,21 @@ class Chain:
 
     @classmethod
     def build_proposal(
-        cls, names: str | Sequence[str], *, data: int, hidden: Sequence[int], start: Start = "glorot"
+        cls,
+        names: str | Sequence[str],
+        *,
+        data: int,
+        hidden: Sequence[int],
+        start: Start = "glorot",
+        masked: bool = False,
     ) -> "Chain":
         """A proposal for that model's hidden layers: the names again from the data upward (x to z1 first)."""
+        given = 2 * data if masked else data
         if not hidden:
-            return cls((), data)
+            return cls((), given, masked)
         specs = _one_for_each(names, len(hidden))
-        return cls.build(specs[::-1], data=hidden[-1], hidden=hidden[-2::-1], given=data, start=start)
+        chain = cls.build(specs[::-1], data=hidden[-1], hidden=hidden[-2::-1], given=given, start=start)
+        return cls(chain.layers, given, masked)
 
     @property
     def size(self) -> int:
@@ -137,11 +148,16 @@ class Chain:
         """log p(values | given), one number for each row."""
         if len(values) != len(self.layers):
             raise UserError(f"this chain draws {len(self.layers)} values, got {len(values)}: (x, z1, …, zL) is meant")
-        givens = (*values[1:], nothing(theta) if given is None else given)
+        givens = (*values[1:], nothing(theta) if given is None else self._seen(given))[: len(values)]
         log_prob = theta.new_zeros(())
         for layer, params, value, above in zip(self.layers, self.unflatten(theta), values, givens, strict=True):
             log_prob = log_prob + layer.log_prob(params, value, above)
         return log_prob
+
+    def log_prob_hidden(self, theta: Tensor, hidden: Values) -> Tensor:
+        """log p(z1, …, zL) of a model: all but its data layer."""
+        above = Chain(self.layers[1:])
+        return above.log_prob(theta[self.size - above.size :], hidden)
 
     def draw(
         self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int | None = None, pathwise: bool = False
@@ -151,6 +167,7 @@ class Chain:
         With `pathwise`, the values carry the gradient with respect to theta, if every layer is reparameterised.
         """
         values: Values = ()
+        given = self._seen(given)
         log_prob = given.new_zeros((1,) * (draws is not None) + given.shape[:-1])
         for layer, params in zip(reversed(self.layers), reversed(self.unflatten(theta)), strict=True):
             draw = layer.draw_pathwise if pathwise else layer.draw
@@ -162,7 +179,9 @@ class Chain:
         """`log_prob` of a model's values, with its way back if that is wanted."""
         givens = (*values[1:], nothing(theta))
         parts = zip(self.layers, self.unflatten(theta), values, givens, strict=True)
-        return ChainTrack(self, theta, [layer.track(params, value, above, back) for layer, params, value, above in parts])
+        return ChainTrack(
+            self, theta, [layer.track(params, value, above, back) for layer, params, value, above in parts]
+        )
 
     def track_draw(
         self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int, back: bool = True
@@ -178,6 +197,12 @@ class Chain:
     def sample(self, theta: Tensor, n: int, rng: torch.Generator) -> Values:
         """n independent draws of a model's (x, z1, …, zL)."""
         return self.draw(theta, nothing(theta), rng, n).values
+
+    def _seen(self, given: Tensor) -> Tensor:
+        if not self.masked:
+            return given
+        holes = given.isnan()
+        return torch.cat([given.masked_fill(holes, 0), holes.to(given.dtype)], -1)
 
     @functools.cached_property
     def _shapes(self) -> list[dict[str, tuple[int, ...]]]:

@@ -116,7 +116,7 @@ class Run:
     def facts(self) -> Facts:
         """What the data were like, known without them."""
         facts = _read_json(self.path / "data.json")
-        return Facts(facts["width"], facts["kind"], tuple(facts["shape"]), facts["dynamic"])
+        return Facts(facts["width"], facts["kind"], tuple(facts["shape"]), facts["dynamic"], facts.get("holes", False))
 
     @property
     def columns(self) -> Columns | None:
@@ -315,6 +315,7 @@ def _facts(data: Data) -> dict[str, Any]:
         "kind": data.kind,
         "shape": list(data.shape),
         "dynamic": data.dynamic,
+        **({"holes": True} if data.holes else {}),  # a folder of before there were any is as it was
         "rows": rows,
         "columns": data.columns.as_json() if data.columns else None,
         "sha256": digest.hexdigest(),

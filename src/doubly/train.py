@@ -150,10 +150,7 @@ class Record(NamedTuple):
 def init(method: Method, x: Tensor) -> State:
     """The state from which a run on the training rows x starts."""
     rng = generator(x.device, method.seed, "chain")
-    total = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
-    for block in x.split(1000):  # all rows are never widened at once
-        total += block.sum(0, dtype=torch.float64)
-    theta = method.model.init(rng, (total / (len(x) * (255 if method.dynamic else 1))).float())
+    theta = method.model.init(rng, moments(method, x).mean)
     phi = method.proposal.init(rng)
     return State(
         theta=mover(method, 0).sampler.init(theta, rng),
@@ -166,6 +163,27 @@ def init(method: Method, x: Tensor) -> State:
         window=torch.zeros(theta.shape, dtype=torch.float64, device=x.device),
         began=0 if latest_start(method, len(x)) == 0 else None,
     )
+
+
+class Moments(NamedTuple):
+    """The mean and the spread of each column."""
+
+    mean: Tensor
+    spread: Tensor
+
+
+def moments(method: Method, x: Tensor) -> Moments:
+    """Of the training rows x, those cells that are there."""
+    total = square = known = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
+    for block in x.split(1000):  # all rows are never widened at once
+        holes = block.isnan()
+        values = block.masked_fill(holes, 0)
+        total = total + values.sum(0, dtype=torch.float64)
+        square = square + values.double().square().sum(0)
+        known = known + (~holes).sum(0)
+    white = 255 if method.dynamic else 1
+    spread = (square / known - (total / known) ** 2).clamp(min=0).sqrt()
+    return Moments((total / (known * white)).float(), (spread / white).float())
 
 
 class Mover(NamedTuple):

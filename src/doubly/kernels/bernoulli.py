@@ -12,6 +12,8 @@ from doubly.kernels import choose
 from doubly.kernels.noise import NO_KEY, key
 from doubly.kernels.rows import as_arrays, as_rows, broadcast
 
+CERTAINLY_0 = -1e4  # log-odds whose sigmoid is 0 in any precision
+
 
 def log_prob(logits: Tensor, value: Tensor) -> Tensor:
     """sum_i value_i logits_i - softplus(logits_i) over the last axis; finite for any finite logits."""
@@ -24,6 +26,13 @@ def linear_log_prob(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor
     if given.shape[-1] and given.shape[:-1] == shape[:-1] and choose.fused(given, weight, offset, fixed=(value,)):
         return fused_linear_log_prob(given, weight, offset, value, shape)
     return log_prob(F.linear(given, weight) + offset, value)
+
+
+def known_log_prob(logits: Tensor, value: Tensor) -> Tensor:
+    """The sum over those entries of the value that are not NaN."""
+    holes = value.isnan()
+    # a 0 that is as good as certain has neither density nor gradient left
+    return log_prob(logits.masked_fill(holes, CERTAINLY_0), value.masked_fill(holes, 0))
 
 
 def cells(logits: Tensor, value: Tensor) -> Tensor:

@@ -183,7 +183,7 @@ def normal(out, key_low, key_high):
 
 
 @njit(cache=True, error_model="numpy")
-def weigh(log_p, log_q, weight, means):
+def summarise(log_p, log_q, weight, means):
     """Normalised weights (S, B), and means over the rows of log mean weight and of effective draws."""
     draws, rows = log_p.shape
     log_mean, effective = 0.0, 0.0

@@ -1,6 +1,5 @@
 """Deep autoregressive network layer."""
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
@@ -47,11 +46,9 @@ class DARN(Autoregressive):
         logits = start + F.linear(value, square)
         return Drawn(self.out_of_order(value), bernoulli.log_prob(logits, value))
 
-    def walk(self, params: Params, given: Tensor) -> Generator[Tensor, Tensor, None]:
-        square, logits = darn_kernel.square(params["W"], self.n_out), F.linear(given, params["U"], params["b"])
-        for i, column in enumerate(square.unbind(1)):
-            x = yield logits[..., i]
-            logits = logits + x.unsqueeze(-1) * column
+    def draw_pushed(self, params: Params, given: Tensor, push: Tensor, rng: torch.Generator) -> Tensor:
+        start = F.linear(given, params["U"], params["b"]) + push
+        return darn_kernel.draw(start, darn_kernel.square(params["W"], self.n_out), rng)
 
     def logits(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return F.linear(given, params["U"]) + (darn_kernel.sums_before(value, params["W"]) + params["b"])

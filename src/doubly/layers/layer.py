@@ -91,6 +91,11 @@ class Layer(ABC):
         """log p of each entry, given those before it where the layer is autoregressive: `log_prob` is their sum."""
         raise UserError(f"{type(self).__name__} does not say how its entries share its log_prob: give it `cells`")
 
+    def known(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        """log p of those entries that are not NaN, where values are independent: the factors of the others drop out."""
+        holes = value.isnan()
+        return self.cells(params, value.masked_fill(holes, 0), given).masked_fill(holes, 0).sum(-1)
+
     def fill(self, params: Params, value: Tensor, missing: Tensor, given: Tensor, rng: torch.Generator) -> Drawn:
         """The missing entries drawn anew, beside the log density of the others.
 

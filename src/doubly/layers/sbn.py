@@ -28,6 +28,9 @@ class SBN(Layer):
     def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return bernoulli.linear_log_prob(given, params["W"], params["b"], value)
 
+    def known(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return bernoulli.known_log_prob(self._logits(params, given), value)
+
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         return Drawn(*bernoulli.draw_with_log_prob(self._logits(params, given), rng, draws))
 
