@@ -6,6 +6,7 @@ chain can write into it.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,19 @@ class ChainTrack(NamedTuple):
 def nothing(like: Tensor) -> Tensor:
     """What a top layer is given: a vector of width 0."""
     return like.new_zeros(0)
+
+
+class _View(NamedTuple):
+    """Where a parameter, a vector or a matrix, stands among the weights."""
+
+    name: str
+    shape: tuple[int, ...]
+    start: int
+
+    def of(self, theta: Tensor) -> Tensor:
+        """It itself, in one call instead of two."""
+        stride = (math.prod(self.shape[1:]), 1)[-len(self.shape) :]
+        return theta.as_strided(self.shape, stride, theta.storage_offset() + self.start)
 
 
 @dataclass(frozen=True)
@@ -141,6 +155,8 @@ class Chain:
         """Named views of the weights, a dictionary for each layer."""
         if theta.shape != (self.size,):
             raise UserError(f"this chain has {self.size} weights, got a tensor of shape {tuple(theta.shape)}")
+        if not theta.requires_grad and theta.is_contiguous():
+            return [{view.name: view.of(theta) for view in views} for views in self._views]
         parts = iter(theta.split(self._sizes))  # one split, whose backward is one concatenation
         return [{name: next(parts).view(shape) for name, shape in shapes.items()} for shapes in self._shapes]
 
@@ -207,6 +223,17 @@ class Chain:
     @functools.cached_property
     def _shapes(self) -> list[dict[str, tuple[int, ...]]]:
         return [layer.shapes() for layer in self.layers]
+
+    @functools.cached_property
+    def _views(self) -> list[list["_View"]]:
+        starts = iter(itertools.accumulate(self._sizes, initial=0))
+        return [
+            [
+                _View(name, shape, (math.prod(shape[1:]), 1)[-len(shape) :], next(starts))
+                for name, shape in shapes.items()
+            ]
+            for shapes in self._shapes
+        ]
 
     @functools.cached_property
     def _sizes(self) -> list[int]:
