@@ -226,14 +226,8 @@ class Chain:
 
     @functools.cached_property
     def _views(self) -> list[list["_View"]]:
-        starts = iter(itertools.accumulate(self._sizes, initial=0))
-        return [
-            [
-                _View(name, shape, (math.prod(shape[1:]), 1)[-len(shape) :], next(starts))
-                for name, shape in shapes.items()
-            ]
-            for shapes in self._shapes
-        ]
+        starts = itertools.accumulate(self._sizes, initial=0)
+        return [[_View(name, shape, next(starts)) for name, shape in shapes.items()] for shapes in self._shapes]
 
     @functools.cached_property
     def _sizes(self) -> list[int]:
