@@ -1,0 +1,197 @@
+"""What makes the method better: `python benchmarks/study.py --data digits` changes one setting at a time.
+
+Every variant takes as many steps of the sampler as the paper's settings do, on the same rows, with several seeds, and is
+judged by validation rows alone: test rows are not looked at. Runs are stored in study.json as they end, and a study that
+was stopped goes on where it was. The page is docs/study.md.
+"""
+
+import argparse
+import json
+import math
+import re
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+import doubly
+from doubly.data import load
+from doubly.errors import Diverged
+from results import Table, about
+
+STORE = Path(__file__).with_name("study.json")
+PAGE = Path(__file__).parents[1] / "docs" / "study.md"
+DRAWS, REFIT_PASSES = 1000, 30
+WEIGHTS = ("last", "mean", "ensemble")
+
+Settings = dict[str, Any]
+
+
+class Setting(NamedTuple):
+    """Data and chain of a study, and how long its runs are."""
+
+    base: Settings
+    batches: int
+    """Mini-batches of 100 rows in an epoch."""
+    steps: int
+    """Of the sampler, in all; the last third of them are collected from."""
+    variants: tuple[str, ...] | None = None
+    """Those that are tried; all if None."""
+
+
+STUDIES = {
+    "digits": Setting({"hidden": (100,), "step": 0.02, "phi_step": 1e-3}, 12, 12_000),
+    "caltech-silhouettes": Setting(
+        {"hidden": (200, 200), "step": 0.01},
+        41,
+        12_300,
+        ("paper", "fresh", "fresh-long", "fresh-wide", "fresh-wide-long", "recommended", "rws"),
+    ),
+}
+
+# What each variant changes in the paper's settings; `paper` is what they are.
+FRESH: Settings = {"theta_steps": 1}
+WIDE: Settings = FRESH | {"prior": "student-t:scale=0.3"}
+VARIANTS: dict[str, tuple[str, Settings]] = {
+    "paper": ("ten steps on each mini-batch, constant step", {}),
+    "long": ("the step three times as long", {"step": 3.0}),
+    "fresh": ("a mini-batch for each step", FRESH),
+    "fresh-long": ("… and the step three times as long", FRESH | {"step": 3.0}),
+    "fresh-wide": ("a mini-batch for each step, prior of scale 0.3", WIDE),
+    "fresh-wide-long": ("… and the step three times as long", WIDE | {"step": 3.0}),
+    "fresh-normal": ("a mini-batch for each step, normal prior", FRESH | {"prior": "normal", "step": 3.0}),
+    "split": ("fresh-wide-long by splitting", WIDE | {"step": 3.0, "sampler": "sgnht-split"}),
+    "quick": ("fresh-wide-long, thermostats 100 times as quick", WIDE | {"step": 3.0, "sampler": "sgnht:rate=100"}),
+    "warm": ("fresh-wide-long after a tenth of Adam", WIDE | {"step": 3.0, "warmup": 0.1, "warmup_step": 0.01}),
+    "falling": ("fresh-wide-long, the step falling", WIDE | {"step": 3.0, "schedule": "polynomial:power=0.55,offset=30"}),
+    "wake-sleep": ("fresh-wide-long, proposal by wake and sleep", WIDE | {"step": 3.0, "objective": "wake-sleep"}),
+    "draws-10": ("fresh-wide-long, ten draws", WIDE | {"step": 3.0, "draws": 10}),
+    "gibbs": ("fresh-wide-long with Gibbs chains", WIDE | {"step": 3.0, "estimator": "gibbs"}),
+    "recommended": ("the preset", {"preset": "recommended"}),
+    "rws": ("reweighted wake-sleep, as many steps", {"preset": "rws", "step": None}),
+}
+
+
+def fields(data: str, name: str, seed: int) -> Settings:
+    """The settings of a run: steps in all are the same, however many a mini-batch gets."""
+    study, changes = STUDIES[data], dict(VARIANTS[name][1])
+    chosen = {"preset": "dsgnht-nais"} | study.base | {"theta_steps": 10} | changes
+    if "step" in changes and changes["step"] is not None:
+        chosen["step"] = changes["step"] * study.base["step"]  # in units of the paper's
+    if chosen["preset"] != "dsgnht-nais":
+        chosen = {"preset": chosen["preset"], "theta_steps": 1} | {"hidden": study.base["hidden"]}
+    epochs = study.steps // (study.batches * chosen["theta_steps"])
+    if "warmup" in chosen:
+        chosen["warmup"] = round(chosen["warmup"] * epochs)
+    collect = epochs // 3
+    alike = {
+        "epochs": epochs,
+        "collect": min(collect, 100),
+        "collect_every": f"{max(1, collect // 100)}epochs",
+        "patience": epochs,
+        "valid_draws": 10,
+        "keep": 10,
+        "threads": 1,
+        "checkpoint_minutes": 60.0,
+    }
+    return chosen | alike | {"data": data, "seed": seed}
+
+
+def fit(chosen: Settings) -> dict[str, Any]:
+    """One run, scored on validation rows with the last weights, their mean and an ensemble of ten."""
+    rows = load(chosen["data"]).valid
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            run = doubly.fit(folder + "/run", quiet=True, **chosen)
+        except Diverged as error:
+            return {"diverged": str(error), "seconds": time.monotonic() - began}
+        trained = time.monotonic() - began
+        posterior = run.posterior(refit_passes=REFIT_PASSES)
+        valid = {of: float(posterior.log_likelihood(rows, DRAWS, of).mean()) for of in WEIGHTS}
+    return {"valid": valid, "seconds": trained}
+
+
+def study(data: str, names: list[str], seeds: int) -> None:
+    """Whatever is not stored yet, seed after seed, so that each table is as even as it can be."""
+    for seed in range(seeds):
+        for name in names:
+            stored = read().get(data, {}).get("runs", {})
+            key = f"{name}/{seed}"
+            chosen = json.loads(json.dumps(fields(data, name, seed)))
+            if stored.get(key, {}).get("fields") == chosen:
+                continue
+            found = fit(chosen)
+            write(data, key, {"fields": chosen} | found)
+            print(f"{data} {key:24} {words(found)}  {found['seconds']:.0f} s", flush=True)
+
+
+def words(found: dict[str, Any]) -> str:
+    return "diverged" if "diverged" in found else "  ".join(f"{of} {found['valid'][of]:.2f}" for of in WEIGHTS)
+
+
+def read() -> dict[str, Any]:
+    return json.loads(STORE.read_text()) if STORE.exists() else {}
+
+
+def write(data: str, key: str, run: dict[str, Any]) -> None:
+    everything = read()
+    section = everything.setdefault(data, {"runs": {}})
+    section["runs"][key] = run
+    section["machine"] = about()
+    whole = STORE.with_suffix(".tmp")
+    whole.write_text(json.dumps(everything, indent=1) + "\n")
+    whole.replace(STORE)  # a study that is killed leaves the old file or the new one
+
+
+def table(runs: dict[str, Any]) -> Table:
+    """Variants in the order in which they are told, with what they do on average over the seeds."""
+    rows = []
+    for name, (what, _) in VARIANTS.items():
+        mine = [run for key, run in runs.items() if key.split("/")[0] == name]
+        if not mine:
+            continue
+        well = [run for run in mine if "valid" in run]
+        cells = [over_seeds([run["valid"][of] for run in well]) if well else "diverged" for of in WEIGHTS]
+        seconds = f"{np.mean([run['seconds'] for run in mine]):.0f}"
+        rows.append([f"`{name}`", what, *cells, seconds, str(len(mine))])
+    return Table(["variant", "what it is", "last draw", "mean of weights", "ensemble of 10", "seconds", "seeds"], rows)
+
+
+def over_seeds(values: list[float]) -> str:
+    """The mean and its standard error."""
+    error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
+    return f"{np.mean(values):.2f}{error}"
+
+
+def publish() -> None:
+    text = ""
+    for data, section in read().items():
+        steps, hidden = STUDIES[data].steps, "-".join(str(width) for width in STUDIES[data].base["hidden"])
+        text += (
+            f"### {data}, SBN {hidden}, {steps:,} steps\n\n{table(section['runs'])}\n\n"
+            f"`python benchmarks/study.py --data {data}`, {section['machine']}, each run on one thread.\n\n"
+        )
+    place = re.compile(r"(<!-- study -->\n).*?(<!-- end -->)", re.S)
+    page, found = place.subn(lambda at: f"{at[1]}\n{text}{at[2]}", PAGE.read_text())
+    if not found:
+        raise SystemExit(f"{PAGE.name} has no place for the tables: <!-- study --> … <!-- end -->")
+    PAGE.write_text(page)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--data", choices=STUDIES, default="digits")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--variants", nargs="+", choices=VARIANTS, metavar="VARIANT")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    study(options.data, options.variants or list(STUDIES[options.data].variants or VARIANTS), options.seeds)
+    publish()
+
+
+if __name__ == "__main__":
+    main()
