@@ -6,7 +6,7 @@ RUN ?= runs/digits
 # what `make run` fits; shorten it with FIT="--epochs 4 --collect 2"
 FIT ?= --hidden 100 --step 0.02 --phi-step 1e-3 --epochs 100 --collect 40 --keep 5
 
-.PHONY: setup run test check bench bench-quality docs
+.PHONY: setup run test check bench bench-quality study docs
 
 setup: $(VENV)/.installed
 
@@ -33,10 +33,17 @@ check: setup
 bench: setup
 	$(BIN)/python benchmarks/kernels.py --record
 	$(BIN)/python benchmarks/steps.py --record
+	$(BIN)/python benchmarks/adaptive.py --record
+	$(BIN)/python benchmarks/growth.py --record
 
 # go on after an interruption with QUALITY=--resume
 bench-quality: setup
 	$(BIN)/python benchmarks/quality.py $(QUALITY)
+
+# what each setting does; goes on by itself after an interruption
+study: setup
+	$(BIN)/python benchmarks/study.py --data digits
+	$(BIN)/python benchmarks/study.py --data caltech-silhouettes
 
 docs: setup
 	$(BIN)/python docs/members.py

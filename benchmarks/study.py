@@ -1,7 +1,7 @@
 """What makes the method better: `python benchmarks/study.py --data digits` changes one setting at a time.
 
-Every variant takes as many steps of the sampler as the paper's settings do, on the same rows, with several seeds, and is
-judged by validation rows alone: test rows are not looked at. Runs are stored in study.json as they end, and a study that
+Every variant takes as many steps of the sampler as the paper's settings do, on the same rows, with several seeds, and
+is judged by validation rows alone: test rows are not looked at. Runs are stored in study/ as they end, and a study that
 was stopped goes on where it was. The page is docs/study.md.
 """
 
@@ -22,9 +22,9 @@ from doubly.data import load
 from doubly.errors import Diverged
 from results import Table, about
 
-STORE = Path(__file__).with_name("study.json")
+STORES = Path(__file__).with_name("study")
 PAGE = Path(__file__).parents[1] / "docs" / "study.md"
-DRAWS, REFIT_PASSES = 1000, 30
+DRAWS, REFIT_PASSES, MEMBERS = 500, 30, 5
 WEIGHTS = ("last", "mean", "ensemble")
 
 Settings = dict[str, Any]
@@ -66,7 +66,10 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
     "split": ("fresh-wide-long by splitting", WIDE | {"step": 3.0, "sampler": "sgnht-split"}),
     "quick": ("fresh-wide-long, thermostats 100 times as quick", WIDE | {"step": 3.0, "sampler": "sgnht:rate=100"}),
     "warm": ("fresh-wide-long after a tenth of Adam", WIDE | {"step": 3.0, "warmup": 0.1, "warmup_step": 0.01}),
-    "falling": ("fresh-wide-long, the step falling", WIDE | {"step": 3.0, "schedule": "polynomial:power=0.55,offset=30"}),
+    "falling": (
+        "fresh-wide-long, the step falling",
+        WIDE | {"step": 3.0, "schedule": "polynomial:power=0.55,offset=30"},
+    ),
     "wake-sleep": ("fresh-wide-long, proposal by wake and sleep", WIDE | {"step": 3.0, "objective": "wake-sleep"}),
     "draws-10": ("fresh-wide-long, ten draws", WIDE | {"step": 3.0, "draws": 10}),
     "gibbs": ("fresh-wide-long with Gibbs chains", WIDE | {"step": 3.0, "estimator": "gibbs"}),
@@ -93,7 +96,7 @@ def fields(data: str, name: str, seed: int) -> Settings:
         "collect_every": f"{max(1, collect // 100)}epochs",
         "patience": epochs,
         "valid_draws": 10,
-        "keep": 10,
+        "keep": MEMBERS,
         "threads": 1,
         "checkpoint_minutes": 60.0,
     }
@@ -101,7 +104,7 @@ def fields(data: str, name: str, seed: int) -> Settings:
 
 
 def fit(chosen: Settings) -> dict[str, Any]:
-    """One run, scored on validation rows with the last weights, their mean and an ensemble of ten."""
+    """One run, scored on validation rows with the last weights, their mean and an ensemble of five."""
     rows = load(chosen["data"]).valid
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -119,7 +122,7 @@ def study(data: str, names: list[str], seeds: int) -> None:
     """Whatever is not stored yet, seed after seed, so that each table is as even as it can be."""
     for seed in range(seeds):
         for name in names:
-            stored = read().get(data, {}).get("runs", {})
+            stored = read(data).get("runs", {})
             key = f"{name}/{seed}"
             chosen = json.loads(json.dumps(fields(data, name, seed)))
             if stored.get(key, {}).get("fields") == chosen:
@@ -133,18 +136,17 @@ def words(found: dict[str, Any]) -> str:
     return "diverged" if "diverged" in found else "  ".join(f"{of} {found['valid'][of]:.2f}" for of in WEIGHTS)
 
 
-def read() -> dict[str, Any]:
-    return json.loads(STORE.read_text()) if STORE.exists() else {}
+def read(data: str) -> dict[str, Any]:
+    store = STORES / f"{data}.json"
+    return json.loads(store.read_text()) if store.exists() else {}
 
 
 def write(data: str, key: str, run: dict[str, Any]) -> None:
-    everything = read()
-    section = everything.setdefault(data, {"runs": {}})
-    section["runs"][key] = run
-    section["machine"] = about()
-    whole = STORE.with_suffix(".tmp")
-    whole.write_text(json.dumps(everything, indent=1) + "\n")
-    whole.replace(STORE)  # a study that is killed leaves the old file or the new one
+    runs = read(data).get("runs", {}) | {key: run}
+    STORES.mkdir(exist_ok=True)
+    whole = STORES / f"{data}.tmp"
+    whole.write_text(json.dumps({"machine": about(), "runs": runs}, indent=1) + "\n")
+    whole.replace(STORES / f"{data}.json")  # a study that is killed leaves the old file or the new one
 
 
 def table(runs: dict[str, Any]) -> Table:
@@ -158,7 +160,9 @@ def table(runs: dict[str, Any]) -> Table:
         cells = [over_seeds([run["valid"][of] for run in well]) if well else "diverged" for of in WEIGHTS]
         seconds = f"{np.mean([run['seconds'] for run in mine]):.0f}"
         rows.append([f"`{name}`", what, *cells, seconds, str(len(mine))])
-    return Table(["variant", "what it is", "last draw", "mean of weights", "ensemble of 10", "seconds", "seeds"], rows)
+    return Table(
+        ["variant", "what it is", "last draw", "mean of weights", f"ensemble of {MEMBERS}", "seconds", "seeds"], rows
+    )
 
 
 def over_seeds(values: list[float]) -> str:
@@ -169,7 +173,9 @@ def over_seeds(values: list[float]) -> str:
 
 def publish() -> None:
     text = ""
-    for data, section in read().items():
+    for data in STUDIES:
+        if not (section := read(data)):
+            continue
         steps, hidden = STUDIES[data].steps, "-".join(str(width) for width in STUDIES[data].base["hidden"])
         text += (
             f"### {data}, SBN {hidden}, {steps:,} steps\n\n{table(section['runs'])}\n\n"
