@@ -82,8 +82,10 @@ def test_the_way_back_is_that_of_autograd(spec: str, n_in: int, draws: int | Non
     drawn = layer.track_draw(params, given, torch.Generator().manual_seed(1), draws)
     again = layer.draw(params, given, torch.Generator().manual_seed(1), draws)
     assert torch.equal(drawn.value, again.value)
-    for found in (drawn, layer.track(params, again.value, given)):
-        expected = layer.log_prob(params, again.value, given)
+    one = again.value[..., :1, :]  # of each draw, for all that is given
+    tracked = [layer.track(params, value, given) for value in (again.value, one)]
+    for found in (drawn, *tracked):
+        expected = layer.log_prob(params, found.value, given)
         torch.testing.assert_close(found.log_prob, expected.detach(), rtol=1e-5, atol=1e-5)
         weight = torch.rand(expected.shape, generator=rng)
         gradients = torch.autograd.grad(expected, tuple(params.values()), weight, materialize_grads=True)

@@ -1,5 +1,6 @@
 """Bernoulli variables by their log-odds."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -187,7 +188,7 @@ class Linear:
 def track_linear(given: Tensor, weight: Tensor, bias: Tensor, value: Tensor, back: bool) -> Linear:
     """Of a value that is there. Row k of the value is row k % n of the n that are given, or the other way round."""
     shape = broadcast((*given.shape[:-1], weight.shape[0]), value.shape)
-    given, rows = _given_rows(given), as_rows(value, shape)
+    given, rows = _given_rows(given, shape), as_rows(value, shape)
     if len(given) >= len(rows):
         log_prob, residual = _score_linear(given, weight, bias[None], rows, back)
     else:
@@ -200,10 +201,12 @@ def track_linear_draw(
 ) -> tuple[Tensor, Linear]:
     """Of a value that is drawn; with `draws`, so many for each row that is given."""
     shape = (*given.shape[:-1], weight.shape[0]) if draws is None else (draws, *given.shape[:-1], weight.shape[0])
-    given, value = _given_rows(given), given.new_empty(shape)
+    given, value = _given_rows(given, shape), given.new_empty(shape)
     log_prob, residual = _run(torch.addmm(bias, given, weight.t()), value.view(-1, shape[-1]), rng, back)
     return value, Linear(log_prob.view(shape[:-1]), given, residual)
 
 
-def _given_rows(given: Tensor) -> Tensor:
-    return given.reshape(-1, given.shape[-1]) if given.shape[-1] else given.new_empty(max(1, given[..., :1].numel()), 0)
+def _given_rows(given: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if not given.shape[-1]:
+        return given.new_empty(math.prod(given.shape[:-1]), 0)
+    return as_rows(given, (*shape[:-1], given.shape[-1]))
