@@ -10,7 +10,7 @@ from torch import Tensor
 
 from doubly import Chain, UserError
 from doubly.data import load
-from doubly.inference import NAIS, Estimate, Wanted
+from doubly.inference import NAIS, Estimate, Visit, Wanted
 from doubly.inference.gibbs import Gibbs, pack, sweep, unpack
 from doubly.kernels import gibbs as kernel
 from doubly.kernels.gibbs import Swept
@@ -162,7 +162,7 @@ def pair(names: str, hidden: tuple[int, ...]) -> Pair:
 
 
 def estimate(given: Pair, chosen: Gibbs, memory: dict[str, Tensor], rng: torch.Generator, wanted: Wanted) -> Estimate:
-    return chosen(*given, X.float(), torch.arange(len(X)), memory, rng, wanted)
+    return chosen(Visit(*given, X.float(), torch.arange(len(X)), memory, rng), wanted)
 
 
 @cache
@@ -258,7 +258,7 @@ def test_only_the_rows_visited_change():
     given, rng, chosen = pair("sbn", (3,)), torch.Generator().manual_seed(11), Gibbs(draws=50)
     memory = chosen.init(given.model, 10, rng)
     before, index = memory["z1"].clone(), torch.tensor([7, 2, 5])
-    after = chosen(*given, X.float(), index, memory, rng, "theta").memory["z1"]
+    after = chosen(Visit(*given, X.float(), index, memory, rng), "theta").memory["z1"]
     changed = (after != before).any(0).any(-1)
     assert sorted(changed.nonzero().flatten().tolist()) == [2, 5, 7]
 

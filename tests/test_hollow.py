@@ -17,7 +17,7 @@ from doubly import LAYERS, Chain, DeepGenerativeModel, UserError, cli
 from doubly.config import Facts, build, from_dict
 from doubly.data import Data, load, read_table
 from doubly.evaluate import refit
-from doubly.inference import NAIS, OBJECTIVES, Scoring, for_holes, is_exact, log_marginal, propose, score, weigh
+from doubly.inference import NAIS, OBJECTIVES, Scoring, Visit, for_holes, is_exact, log_marginal, propose, score, weigh
 from doubly.inference.gibbs import pack, unpack
 from doubly.inference.hollow import HollowNAIS
 from doubly.train import fit, init
@@ -104,7 +104,7 @@ def test_the_estimator_approaches_the_exact_gradient(name):
     estimator = for_holes(NAIS(4000), case.model)
     assert type(estimator) is NAIS
     grads = torch.stack([
-        estimator(*case.chains, HOLLOW[None], torch.tensor([0]), {}, rng, "theta").theta_grad for _ in range(40)
+        estimator(Visit(*case.chains, HOLLOW[None], torch.tensor([0]), {}, rng), "theta").theta_grad for _ in range(40)
     ])  # fmt: skip
     stderr, exact = grads.std(0) / math.sqrt(40), exact_gradient(case)
     assert ((grads.mean(0) - exact).abs() <= 5 * stderr + 1e-3 * exact.abs() + 1e-6).all()
@@ -160,7 +160,7 @@ def test_a_visit_keeps_the_law_and_its_gradient_is_exact(name):
         memory["hollow.z1"] = pack(z)
     grads = []
     for index in torch.arange(n).chunk(groups):
-        found = estimator(*case.chains, HOLLOW.expand(len(index), 4), index, memory, rng)
+        found = estimator(Visit(*case.chains, HOLLOW.expand(len(index), 4), index, memory, rng))
         grads.append(found.theta_grad)
     mean, stderr = torch.stack(grads).mean(0), torch.stack(grads).std(0) / math.sqrt(groups)
     exact = exact_gradient(case)
@@ -181,7 +181,7 @@ def test_visits_forget_where_they_began(name):
     estimator = for_holes(NAIS(2), case.model)
     memory = estimator.init(case.model, 5000, rng)
     for _ in range(30):
-        memory = estimator(*case.chains, HOLLOW.expand(5000, 4), torch.arange(5000), memory, rng, "theta").memory
+        memory = estimator(Visit(*case.chains, HOLLOW.expand(5000, 4), torch.arange(5000), memory, rng), "theta").memory
     assert_law(numbers(unpack(memory["hollow.x"], 4, torch.float64)), case.target())
 
 
@@ -194,7 +194,7 @@ def test_real_hidden_values_are_remembered_too():
     theta, phi = model.init(rng), proposal.init(rng)
     x = HOLLOW.float().expand(2, 4)
     for _ in range(5):
-        memory = estimator(model, theta, proposal, phi, x, torch.tensor([1, 4]), memory, rng).memory
+        memory = estimator(Visit(model, theta, proposal, phi, x, torch.tensor([1, 4]), memory, rng)).memory
     moved = memory["hollow.z1"].abs().sum(1) > 0
     assert moved.tolist() == [False, True, False, False, True, False]
 
@@ -250,9 +250,8 @@ def test_dreams_have_the_holes_of_the_rows():
     all rows have holes."""
     case = HollowCase("sbn", masked=True)
     estimator = for_holes(NAIS(2, OBJECTIVES.make("sleep")), case.model)
-    grad = estimator(
-        *case.chains, HOLLOW.expand(50, 4), torch.arange(50), {}, torch.Generator().manual_seed(0)
-    ).phi_grad
+    rng = torch.Generator().manual_seed(0)
+    grad = estimator(Visit(*case.chains, HOLLOW.expand(50, 4), torch.arange(50), {}, rng)).phi_grad
     (of,) = case.proposal.unflatten(grad)
     assert (of["W"][:, :4][:, MISSING] == 0).all()
     assert (of["W"][:, :4][:, ~MISSING] != 0).all()

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from doubly import Chain, UserError
-from doubly.inference import NAIS, Estimate, Objective, Wanted, log_marginal
+from doubly.inference import NAIS, Estimate, Objective, Visit, Wanted, log_marginal
 from doubly.inference.objectives import Climb, Round
 from doubly.inference.scoring import BYTES_PER_CELL
 from doubly.kernels.weights import fused_summary, plain_summary
@@ -54,7 +54,7 @@ def pair(hidden: tuple[int, ...]) -> Pair:
 
 
 def estimate(given: Pair, x: Tensor, draws: int, rng: torch.Generator, wanted: Wanted = "both") -> Estimate:
-    return NAIS(draws)(*given, x, torch.arange(len(x)), {}, rng, wanted)
+    return NAIS(draws)(Visit(*given, x, torch.arange(len(x)), {}, rng), wanted)
 
 
 class Row(NamedTuple):
@@ -231,7 +231,7 @@ class Traced(Objective):
     """Wake, with no shares to go by, so that autograd has to find its gradient."""
 
     def __call__(self, round: Round) -> Climb:
-        return Climb((round.weight * round.draws.log_q).sum(0), round.memory)
+        return Climb((round.weight * round.draws.log_q).sum(0), round.visit.memory)
 
 
 @pytest.mark.parametrize("kernels", ["0", "1"])
@@ -246,8 +246,8 @@ def test_without_a_graph_all_is_the_same(names: str, wanted: Wanted, kernels: st
     theta, phi = torch.randn(model.size, generator=rng), torch.randn(proposal.size, generator=rng)
     x = (torch.rand(7, 20, generator=rng) < 0.5).float()
     given = model, theta, proposal, phi, x, torch.arange(7)
-    found = NAIS(5)(*given, {}, torch.Generator().manual_seed(1), wanted)
-    other = NAIS(5, Traced())(*given, {}, torch.Generator().manual_seed(1), "both")
+    found = NAIS(5)(Visit(*given, {}, torch.Generator().manual_seed(1)), wanted)
+    other = NAIS(5, Traced())(Visit(*given, {}, torch.Generator().manual_seed(1)), "both")
     if wanted != "phi":
         torch.testing.assert_close(found.theta_grad, other.theta_grad, rtol=1e-4, atol=1e-5)
     if wanted != "theta":

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from doubly import OBJECTIVES, Chain, UserError
-from doubly.inference import NAIS
+from doubly.inference import NAIS, Visit
 from doubly.priors import Normal
 from doubly.samplers import SGNHT, Adam
 from doubly.train import Method, fit, init
@@ -38,7 +38,7 @@ def estimated(
     memory = {key: value.double() for key, value in estimator.init(model, ROWS, rng).items()}
     x, blocks = X.expand(ROWS, -1), []
     for _ in range(BLOCKS):
-        found = estimator(model, theta, proposal, phi, x, torch.arange(ROWS), memory, rng, "phi")
+        found = estimator(Visit(model, theta, proposal, phi, x, torch.arange(ROWS), memory, rng), "phi")
         memory = found.memory
         blocks.append(found.phi_grad)
     stacked = torch.stack(blocks[2:])  # a learnt baseline has then found its feet
@@ -98,7 +98,7 @@ def test_wake_sleep_is_half_of_each():
     for name in ("wake", "sleep", "wake-sleep"):
         estimator = NAIS(3, OBJECTIVES.make(name))
         rng = torch.Generator().manual_seed(0)
-        grads.append(estimator(MODEL, THETA, PROPOSAL, PHI, x, torch.arange(7), {}, rng, "phi").phi_grad)
+        grads.append(estimator(Visit(MODEL, THETA, PROPOSAL, PHI, x, torch.arange(7), {}, rng), "phi").phi_grad)
     torch.testing.assert_close(grads[2], (grads[0] + grads[1]) / 2)
 
 
@@ -139,7 +139,7 @@ def test_the_gradient_of_theta_does_not_depend_on_the_objective(name):
         estimator = NAIS(4, OBJECTIVES.make(objective))
         memory = {key: value.double() for key, value in estimator.init(model, 6, torch.Generator()).items()}
         rng = torch.Generator().manual_seed(0)
-        grads.append(estimator(model, theta, proposal, phi, x, torch.arange(6), memory, rng, "both").theta_grad)
+        grads.append(estimator(Visit(model, theta, proposal, phi, x, torch.arange(6), memory, rng), "both").theta_grad)
     torch.testing.assert_close(*grads)
 
 
@@ -150,7 +150,7 @@ def test_nvils_baseline_lowers_the_variance():
     memory = {key: value.double() for key, value in estimator.init(MODEL, len(x), rng).items()}
     spreads = []
     for _ in range(200):
-        memory = estimator(MODEL, THETA * 2, PROPOSAL, PHI, x, torch.arange(len(x)), memory, rng, "phi").memory
+        memory = estimator(Visit(MODEL, THETA * 2, PROPOSAL, PHI, x, torch.arange(len(x)), memory, rng), "phi").memory
         spreads.append((memory["nvil.variance"] + memory["nvil.mean"] ** 2).item())
     assert np.mean(spreads[-20:]) < 0.7 * np.mean(spreads[5:10])
 

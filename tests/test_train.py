@@ -165,10 +165,10 @@ def test_batches_are_as_long_as_each_other_and_weighted_as_their_rows():
     seen: list[Tensor] = []
 
     class Spy(NAIS):
-        def __call__(self, chain, theta, proposal, phi, x, index, memory, rng, wanted="both"):
-            found = super().__call__(chain, theta, proposal, phi, x, index, memory, rng, wanted)
-            seen.append(index)
-            return found._replace(theta_grad=torch.ones_like(theta))  # one per datum, exactly
+        def __call__(self, visit, wanted="both"):
+            found = super().__call__(visit, wanted)
+            seen.append(visit.places)
+            return found._replace(theta_grad=torch.ones_like(visit.theta))  # one per datum, exactly
 
     _Recorder.told.clear()
     chosen = method(estimator=Spy(), epochs=1, collect=0, sampler=_Recorder())
@@ -204,9 +204,9 @@ def test_inner_steps_are_as_many_as_asked_for(phi_steps, resample):
     calls: list[str] = []
 
     class Spy(NAIS):
-        def __call__(self, *args, wanted="both", **rest):
-            calls.append(args[8] if len(args) > 8 else wanted)
-            return super().__call__(*args, **rest)
+        def __call__(self, visit, wanted="both"):
+            calls.append(wanted)
+            return super().__call__(visit, wanted)
 
     chosen = method(theta_steps=4, phi_steps=phi_steps, resample=resample, estimator=Spy(), epochs=1, collect=0)
     state, _, _ = run(chosen, rows(20), rows(5))
@@ -220,9 +220,9 @@ def test_the_gradient_is_taken_where_the_sampler_asks_for_it():
     seen: list[tuple[Tensor, Tensor]] = []
 
     class Spy(NAIS):
-        def __call__(self, chain, theta, proposal, phi, *rest):
-            seen.append((theta, phi))
-            return super().__call__(chain, theta, proposal, phi, *rest)
+        def __call__(self, visit, wanted="both"):
+            seen.append((visit.theta, visit.phi))
+            return super().__call__(visit, wanted)
 
     chosen = method(estimator=Spy(), epochs=1, collect=0)
     state = init(chosen, rows(10))
@@ -345,9 +345,9 @@ def test_the_reference_order_moves_phi_before_theta():
     calls: list[str] = []
 
     class Spy(NAIS):
-        def __call__(self, *args, **rest):
-            calls.append(args[8])
-            return super().__call__(*args, **rest)
+        def __call__(self, visit, wanted="both"):
+            calls.append(wanted)
+            return super().__call__(visit, wanted)
 
     run(method(phi_first=True, phi_steps=2, estimator=Spy(), epochs=1, collect=0, theta_steps=2), rows(10), rows(5))
     assert calls == ["phi", "phi", "theta"] * 2

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from doubly.inference import RELIABLE, Scored
+from doubly.inference import RELIABLE, Scored, Visit
 from doubly.kernels.noise import generator
 from doubly.train import Method, batches, rows_at, stderr
 
@@ -85,8 +85,8 @@ def refit(
         for index in batches(torch.randperm(len(train), generator=rng, device=train.device), method.batch):
             state = method.optimiser.ask(state, eta, rng)
             x = rows_at(method, train, index, rng)
-            chains = method.model, theta, method.proposal, state.theta
-            found = method.refitter(*chains, x, index, memory, rng, wanted="phi")
+            visit = Visit(method.model, theta, method.proposal, state.theta, x, index, memory, rng)
+            found = method.refitter(visit, wanted="phi")
             memory = found.memory
             state = method.optimiser.tell(state, found.phi_grad, eta, rng)
         progress(done + 1, passes)

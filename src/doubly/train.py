@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from doubly.errors import Diverged, UserError
-from doubly.inference import Estimate, Estimator, Memory, Wanted, log_marginal
+from doubly.inference import Estimate, Estimator, Memory, Visit, Wanted, log_marginal
 from doubly.kernels.noise import generator
 from doubly.model import Chain
 from doubly.priors import Flat, Prior
@@ -209,7 +209,8 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
     shared = phi_steps > 0 and not (method.resample or method.phi_first)
 
     def estimate(wanted: Wanted) -> Estimate:  # at the present theta and phi
-        return method.estimator(method.model, theta.theta, method.proposal, phi.theta, x, index, memory, rng, wanted)
+        visit = Visit(method.model, theta.theta, method.proposal, phi.theta, x, index, memory, rng)
+        return method.estimator(visit, wanted)
 
     def climb_phi(grad: Tensor) -> None:
         nonlocal phi

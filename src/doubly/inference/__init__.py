@@ -2,12 +2,13 @@
 
 from doubly.inference.annealing import Annealing, Gap
 from doubly.inference.draws import Draws, Marginal, choose, is_exact, join, normalised, pick, propose, weigh
-from doubly.inference.estimator import Estimate, Estimator, Memory, Wanted
+from doubly.inference.estimator import Estimate, Estimator
 from doubly.inference.gibbs import Gibbs
 from doubly.inference.hollow import for_holes
 from doubly.inference.nais import NAIS
 from doubly.inference.objectives import OBJECTIVES, Objective, Wake
 from doubly.inference.scoring import RELIABLE, Scored, Scoring, Tally, log_marginal, score
+from doubly.inference.visit import Memory, Visit, Wanted
 from doubly.registry import Registry
 
 ESTIMATORS = Registry("estimator", nais=NAIS, gibbs=Gibbs)
@@ -29,6 +30,7 @@ __all__ = [
     "Scored",
     "Scoring",
     "Tally",
+    "Visit",
     "Wake",
     "Wanted",
     "choose",

@@ -1,15 +1,13 @@
 """What an estimator is: gradients on a mini-batch, with whatever it remembers of the rows."""
 
 from abc import ABC, abstractmethod
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from doubly.inference.objectives import Memory
+from doubly.inference.visit import Memory, Visit, Wanted
 from doubly.model import Chain
-
-Wanted = Literal["both", "theta", "phi"]
 
 
 class Estimate(NamedTuple):
@@ -33,16 +31,5 @@ class Estimator(ABC):
         """What the estimator remembers of each row between visits."""
 
     @abstractmethod
-    def __call__(
-        self,
-        chain: Chain,
-        theta: Tensor,
-        proposal: Chain,
-        phi: Tensor,
-        x: Tensor,
-        index: Tensor,
-        memory: Memory,
-        rng: torch.Generator,
-        wanted: Wanted = "both",
-    ) -> Estimate:
-        """Gradients at (theta, phi) for the rows x, which stand at `index` in the training data."""
+    def __call__(self, visit: Visit, wanted: Wanted = "both") -> Estimate:
+        """Gradients with respect to theta and phi, where they are, for these rows."""

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from doubly.errors import UserError
-from doubly.inference.estimator import Estimate, Estimator, Memory, Wanted
+from doubly.inference.estimator import Estimate, Estimator
+from doubly.inference.visit import Memory, Visit, Wanted
 from doubly.kernels import darn, gibbs
 from doubly.layers import DARN, SBN, Layer, Params
 from doubly.model import Chain, Values, nothing
@@ -54,19 +55,9 @@ class Gibbs(Estimator):
             for level, layer in enumerate(chain.layers[1:], start=1)
         }
 
-    def __call__(
-        self,
-        chain: Chain,
-        theta: Tensor,
-        proposal: Chain,
-        phi: Tensor,
-        x: Tensor,
-        index: Tensor,
-        memory: Memory,
-        rng: torch.Generator,
-        wanted: Wanted = "both",
-    ) -> Estimate:
+    def __call__(self, visit: Visit, wanted: Wanted = "both") -> Estimate:
         """Gradients with the chains of these rows, which take a step unless only that for phi is wanted."""
+        chain, theta, proposal, phi, x, index, memory, rng = visit
         theta = theta.detach()
         hidden = tuple(
             unpack(memory[f"z{level}"][:, index], layer.n_out, theta.dtype)

@@ -8,9 +8,10 @@ from torch import Tensor
 
 from doubly.errors import UserError
 from doubly.inference.draws import Draws, choose, join, pick, weigh
-from doubly.inference.estimator import Estimator, Memory
+from doubly.inference.estimator import Estimator
 from doubly.inference.gibbs import pack, unpack
 from doubly.inference.nais import NAIS
+from doubly.inference.visit import Memory, Visit
 from doubly.layers import Layer
 from doubly.model import Chain
 
@@ -52,19 +53,9 @@ class HollowNAIS(NAIS):
         }
         return super().init(chain, n_data, rng) | kept
 
-    def look(
-        self,
-        chain: Chain,
-        theta: Tensor,
-        proposal: Chain,
-        phi: Tensor,
-        x: Tensor,
-        index: Tensor,
-        memory: Memory,
-        rng: torch.Generator,
-        pathwise: bool,
-    ) -> Draws:
-        fresh = super().look(chain, theta, proposal, phi, x, index, memory, rng, pathwise)
+    def look(self, visit: Visit, pathwise: bool) -> Draws:
+        fresh = super().look(visit, pathwise)
+        chain, theta, proposal, phi, x, index, memory, rng = visit
         names, layers = _names(chain), chain.layers
         present, *hidden = (
             _get(layer, memory[name][index], x)[None] for name, layer in zip(names, layers, strict=True)

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from doubly.errors import UserError
 from doubly.inference.draws import Draws, propose
-from doubly.inference.estimator import Estimate, Estimator, Wanted
-from doubly.inference.objectives import Memory, Objective, Round, Wake
+from doubly.inference.estimator import Estimate, Estimator
+from doubly.inference.objectives import Objective, Round, Wake
+from doubly.inference.visit import Memory, Visit, Wanted
 from doubly.kernels.weights import summarise
 from doubly.model import Chain
 
@@ -35,63 +36,34 @@ class NAIS(Estimator):
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
         return self.objective.init(chain, rng)
 
-    def look(
-        self,
-        chain: Chain,
-        theta: Tensor,
-        proposal: Chain,
-        phi: Tensor,
-        x: Tensor,
-        index: Tensor,
-        memory: Memory,
-        rng: torch.Generator,
-        pathwise: bool,
-    ) -> Draws:
+    def look(self, visit: Visit, pathwise: bool) -> Draws:
         """The draws from which all is estimated."""
-        return propose(chain, theta, proposal, phi, x, self.draws, rng, pathwise)
+        model, theta, proposal, phi, x, _, _, rng = visit
+        return propose(model, theta, proposal, phi, x, self.draws, rng, pathwise)
 
-    def __call__(
-        self,
-        chain: Chain,
-        theta: Tensor,
-        proposal: Chain,
-        phi: Tensor,
-        x: Tensor,
-        index: Tensor,
-        memory: Memory,
-        rng: torch.Generator,
-        wanted: Wanted = "both",
-    ) -> Estimate:
-        whole = proposal.layers and not proposal.masked
-        if whole and (wanted == "theta" or self.objective.shares(x) is not None):
-            return self._directly(chain, theta.detach(), proposal, phi.detach(), x, memory, rng, wanted)
-        theta = theta.detach().requires_grad_(wanted != "phi")
-        phi = phi.detach().requires_grad_(wanted != "theta")
+    def __call__(self, visit: Visit, wanted: Wanted = "both") -> Estimate:
+        whole = visit.proposal.layers and not visit.proposal.masked
+        if whole and (wanted == "theta" or self.objective.shares(visit.x) is not None):
+            return self._directly(visit, wanted)
+        theta = visit.theta.detach().requires_grad_(wanted != "phi")
+        phi = visit.phi.detach().requires_grad_(wanted != "theta")
+        visit, memory = visit._replace(theta=theta, phi=phi), visit.memory
         pathwise = self.objective.pathwise and phi.requires_grad
-        drawn = self.look(chain, theta, proposal, phi, x, index, memory, rng, pathwise)
+        drawn = self.look(visit, pathwise)
         weight, train, effective = summarise(drawn.log_p, drawn.log_q)
         theta_climb, phi_climb = (weight * drawn.log_p).sum(0).mean(), theta.new_zeros(())
         if phi.requires_grad:
-            rows, learnt = self.objective(Round(chain, theta, proposal, phi, x, drawn, weight, memory, rng))
+            rows, learnt = self.objective(Round(visit, drawn, weight))
             memory = memory | learnt
             phi_climb = rows.mean()
         stats = {"train": train, "effective": effective}
         return Estimate(*_gradients(theta_climb, theta, phi_climb, phi, pathwise), memory, stats)
 
-    def _directly(
-        self,
-        chain: Chain,
-        theta: Tensor,
-        proposal: Chain,
-        phi: Tensor,
-        x: Tensor,
-        memory: Memory,
-        rng: torch.Generator,
-        wanted: Wanted,
-    ) -> Estimate:
+    def _directly(self, visit: Visit, wanted: Wanted) -> Estimate:
         """The same without a graph: where both gradients are weighted sums, layers know the way back by themselves."""
-        q = proposal.track_draw(phi, x, rng, self.draws, back=wanted != "theta")
-        p = chain.track(theta, (x, *q.values[::-1]), back=wanted != "phi")
+        model, theta, proposal, phi, x, _, memory, rng = visit
+        q = proposal.track_draw(phi.detach(), x, rng, self.draws, back=wanted != "theta")
+        p = model.track(theta.detach(), (x, *q.values[::-1]), back=wanted != "phi")
         weight, train, effective = summarise(p.log_prob, q.log_prob)
         share = weight / len(x)
         phi_share = None if wanted == "theta" else self.objective.shares(share)

@@ -15,28 +15,20 @@ from torch import Tensor
 
 from doubly.errors import UserError
 from doubly.inference.draws import Draws, log_mean_weight
+from doubly.inference.visit import Memory, Visit
 from doubly.model import Chain
 from doubly.registry import Registry
 from doubly.samplers import Adam
 from doubly.samplers.adam import AdamState
 
-Memory = dict[str, Tensor]
-
 
 class Round(NamedTuple):
-    """One round of draws for a mini-batch, and all that went into it."""
+    """One round of draws on a visit."""
 
-    model: Chain
-    theta: Tensor
-    proposal: Chain
-    phi: Tensor
-    x: Tensor
+    visit: Visit
     draws: Draws
     weight: Tensor
     """Normalised weights (S, B), constants."""
-    memory: Memory
-    """What the objective remembers."""
-    rng: torch.Generator
 
 
 class Climb(NamedTuple):
@@ -91,7 +83,7 @@ class Wake(Objective):
         return weight
 
     def __call__(self, round: Round) -> Climb:
-        return Climb((self.shares(round.weight) * round.draws.log_q).sum(0), round.memory)
+        return Climb((self.shares(round.weight) * round.draws.log_q).sum(0), round.visit.memory)
 
 
 @dataclass(frozen=True)
@@ -104,10 +96,11 @@ class Sleep(Objective):
     weighted = True
 
     def __call__(self, round: Round) -> Climb:
-        x, *hidden = round.model.sample(round.theta.detach(), len(round.x), round.rng)
-        if round.proposal.masked:  # dreams have the holes of the rows
-            x = x.masked_fill(round.x.isnan(), math.nan)
-        return Climb(round.proposal.log_prob(round.phi, tuple(hidden[::-1]), x), round.memory)
+        at = round.visit
+        x, *hidden = at.model.sample(at.theta.detach(), len(at.x), at.rng)
+        if at.proposal.masked:  # dreams have the holes of the rows
+            x = x.masked_fill(at.x.isnan(), math.nan)
+        return Climb(at.proposal.log_prob(at.phi, tuple(hidden[::-1]), x), at.memory)
 
 
 @dataclass(frozen=True)
@@ -117,7 +110,7 @@ class WakeSleep(Objective):
     weighted = True
 
     def __call__(self, round: Round) -> Climb:
-        return Climb((Wake()(round).rows + Sleep()(round).rows) / 2, round.memory)
+        return Climb((Wake()(round).rows + Sleep()(round).rows) / 2, round.visit.memory)
 
 
 @dataclass(frozen=True)
@@ -130,7 +123,7 @@ class IWAE(Objective):
     pathwise = True
 
     def __call__(self, round: Round) -> Climb:
-        return Climb(log_mean_weight(round.draws.log_weight), round.memory)
+        return Climb(log_mean_weight(round.draws.log_weight), round.visit.memory)
 
 
 @dataclass(frozen=True)
@@ -143,8 +136,9 @@ class DReG(Objective):
     pathwise = True
 
     def __call__(self, round: Round) -> Climb:
-        log_q = round.proposal.log_prob(round.phi.detach(), round.draws.hidden[::-1], round.x)
-        return Climb((round.weight**2 * (round.draws.log_p - log_q)).sum(0), round.memory)
+        at = round.visit
+        log_q = at.proposal.log_prob(at.phi.detach(), round.draws.hidden[::-1], at.x)
+        return Climb((round.weight**2 * (round.draws.log_p - log_q)).sum(0), round.visit.memory)
 
 
 @dataclass(frozen=True)
@@ -167,7 +161,7 @@ class VIMCO(Objective):
         replaced[range(n), range(n)] = others
         without = torch.logsumexp(replaced, 1) - math.log(n)
         signal = log_mean_weight(log_weight) - without - round.weight
-        return Climb((signal * round.draws.log_q).sum(0), round.memory)
+        return Climb((signal * round.draws.log_q).sum(0), round.visit.memory)
 
 
 @dataclass(frozen=True)
@@ -189,17 +183,17 @@ class NVIL(Objective):
         return _remembered(Adam().init(weights, rng), mean=zero, variance=zero.clone())  # saved as two tensors
 
     def __call__(self, round: Round) -> Climb:
-        theta, m, v, t = (round.memory[f"nvil.{name}"] for name in AdamState._fields)
+        theta, m, v, t = (round.visit.memory[f"nvil.{name}"] for name in AdamState._fields)
         state = AdamState(theta, m, v, int(t))
-        baseline = self._baseline(round.x.shape[1])
+        baseline = self._baseline(round.visit.x.shape[1])
         weights = state.theta.detach().requires_grad_()
-        error = round.draws.log_weight.detach() - baseline.predict(weights, round.x.nan_to_num())  # 0 in holes
+        error = round.draws.log_weight.detach() - baseline.predict(weights, round.visit.x.nan_to_num())  # 0 in holes
         (grad,) = torch.autograd.grad(-(error**2).mean(), weights)
         left = error.detach()
-        mean = torch.lerp(left.mean(), round.memory["nvil.mean"], self.decay)
-        variance = torch.lerp(left.var(correction=0), round.memory["nvil.variance"], self.decay)
+        mean = torch.lerp(left.mean(), round.visit.memory["nvil.mean"], self.decay)
+        variance = torch.lerp(left.var(correction=0), round.visit.memory["nvil.variance"], self.decay)
         scaled = (left - mean) / variance.sqrt().clamp(min=1)
-        state = Adam().tell(state, grad, self.baseline_step, round.rng)
+        state = Adam().tell(state, grad, self.baseline_step, round.visit.rng)
         return Climb((scaled * round.draws.log_q).mean(0), _remembered(state, mean, variance))
 
     def _baseline(self, n_in: int) -> "_Baseline":
