@@ -177,7 +177,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the density of the rows of X; y is not looked at."""
         self._validate_params()
-        X = validate_data(self, X, dtype="numeric", ensure_min_samples=2)  # one to learn from, one to validate on
+        X = self._numbers(X, ensure_min_samples=2)  # one to learn from, one to validate on
         rng = check_random_state(self.random_state)
         self._learn_columns(X)
         config = self._settings(X, int(rng.randint(2**31 - 1)))
@@ -411,7 +411,17 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     def _table(self, X: Any, ensure_all_finite: bool | str = True) -> Tensor:
         """A table like the one that was learnt from, as the model sees it."""
         check_is_fitted(self)
-        return self._rows(validate_data(self, X, reset=False, dtype="numeric", ensure_all_finite=ensure_all_finite))
+        return self._rows(self._numbers(X, reset=False, ensure_all_finite=ensure_all_finite))
+
+    def _numbers(self, X: Any, **how: Any) -> np.ndarray:
+        """The table by scikit-learn's checks, which let dates through."""
+        try:
+            X = validate_data(self, X, dtype="numeric", **how)
+        except np.exceptions.DTypePromotionError as error:
+            raise UserError("the table has dates among its numbers: leave them out or convert them") from error
+        if X.dtype.kind not in "biuf":
+            raise UserError(f"the table holds values of type {X.dtype}: expected real numbers; convert it first")
+        return X
 
     def _rows(self, X: np.ndarray) -> Tensor:
         if self.kind_ == "real":
