@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from doubly import LAYERS, Layer
+from doubly import LAYERS, Chain, Layer
 from doubly.layers import Params
 
 D = 4  # width of the values: all 16 of them can be enumerated
@@ -43,3 +43,63 @@ def random_params(layer: Layer, seed: int = 0) -> Params:
     rng = torch.Generator().manual_seed(seed)
     params = {name: torch.randn(shape, generator=rng, dtype=torch.float64) for name, shape in layer.shapes().items()}
     return {k: v / math.sqrt(max(1, v.shape[-1] / 4)) if v.ndim == 2 else v for k, v in params.items()}
+
+
+# Rows with holes
+
+HOLLOW_X = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+MISSING = torch.tensor([False, True, False, True])
+HOLLOW_MODELS = {
+    "sbn": (3,),
+    "darn": (3,),
+    "nade": (3,),
+    "mlp:widths=5": (3,),
+    "darn:order=3": (3,),
+    "nade:order=reversed": (),
+}
+
+
+class HollowCase:
+    """A model of four bits, two of them missing, all values of which are enumerated; a proposal that knows nothing."""
+
+    def __init__(self, name: str, masked: bool = False):
+        hidden = HOLLOW_MODELS[name]
+        types = [name, *(["sbn"] * len(hidden))]
+        self.model = Chain.build(types, data=4, hidden=hidden)
+        self.theta = torch.cat([
+            value.flatten() for i, layer in enumerate(self.model.layers) for value in random_params(layer, i).values()
+        ])  # fmt: skip
+        self.proposal = Chain.build_proposal("sbn", data=4, hidden=hidden, masked=masked)
+        self.phi = 0.3 * torch.randn(
+            self.proposal.size, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+        )
+        self.z = bits(3) if hidden else torch.zeros(1, 0, dtype=torch.float64)
+
+    @property
+    def chains(self) -> tuple[Chain, Tensor, Chain, Tensor]:
+        return self.model, self.theta, self.proposal, self.phi
+
+    def log_joint(self) -> Tensor:
+        """log p(x, z) for all 16 x and all z."""
+        values = (bits(4)[:, None], self.z.expand(16, *self.z.shape)) if self.model.layers[1:] else (bits(4)[:, None],)
+        return self.model.log_prob(self.theta, values).view(16, -1)
+
+    def fits(self) -> Tensor:
+        """Which of the 16 x have the observed entries."""
+        return (bits(4) == HOLLOW_X)[:, ~MISSING].all(1)
+
+    def target(self) -> Tensor:
+        """p(x_missing | x_observed), over the four values that there are."""
+        return self.log_joint().logsumexp(1)[self.fits()].softmax(0)
+
+
+def numbers(rows: Tensor) -> np.ndarray:
+    """The missing entries of the rows as a number from 0 to 3."""
+    two = rows[..., MISSING].reshape(-1, 2)
+    return (2 * two[:, 0] + two[:, 1]).long().numpy()
+
+
+def assert_law(found: np.ndarray, expected: Tensor) -> None:
+    """Chi-square at significance 1e-4."""
+    counts = np.bincount(found, minlength=len(expected))
+    assert stats.chisquare(counts, expected.numpy() * counts.sum()).pvalue > 1e-4

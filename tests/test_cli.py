@@ -84,7 +84,7 @@ def test_bad_settings_are_one_line(args, said, capsys, tmp_path):
     [
         ("", "is empty"),
         ("0,1\n1,0,1\n", "line 2"),
-        ("0,1\n" * 9 + "0,nan\n", "missing"),
+        ("0,nan\n" * 10, "column 'column 2' of rows has no value in any row of train"),
         ("0,1\n" * 9 + "0,0.5\n", "draws 0 or 1, but"),
         ("0,1\n" * 9 + "0,2\n", "draws 0 or 1, but"),
         ("0,1\n", "too few"),

@@ -215,8 +215,8 @@ def test_unknown_split():
         ({"shape": (-2, -3)}, "do not fill"),
         ({"shape": ()}, "do not fill"),
         (
-            {"valid": np.where(np.arange(240).reshape(40, 6) == 20, np.nan, REAL)},
-            "valid split of mine, row 3, column 2",
+            {"train": np.where(np.arange(6) == 2, np.nan, REAL)},
+            "column 2 (from 0) of mine has no value in any row of train",
         ),
         (
             {"valid": np.where(np.arange(240).reshape(40, 6) == 20, -np.inf, REAL)},
@@ -236,12 +236,16 @@ def test_bad_data(fields, said):
     assert said in refusal(Data, **(good | fields))
 
 
-def test_missing_values_cannot_be_trained_on():
+def test_data_may_have_holes():
+    assert not Data("mine", REAL, REAL, REAL, (6,), "real").holes
     holed = np.where(REAL > 1, np.nan, REAL)
-    message = refusal(Data, "mine", REAL, REAL, holed, (6,), "real")
-    assert "missing values cannot be trained on" in message
-    assert "drop" in message
-    assert "fill" in message
+    data = Data("mine", REAL, REAL, holed, (6,), "real")
+    assert data.holes
+    assert np.array_equal(data.test, holed.astype(np.float32), equal_nan=True)
+    holed = np.where(REAL > 1, np.nan, BINARY)
+    data = Data("mine", holed, BINARY, BINARY, (6,), "binary")
+    assert (data.train.dtype, data.valid.dtype) == (np.float32, np.uint8)
+    assert "row 0, column 0" in refusal(Data, "mine", BINARY, BINARY, np.where(holed == holed, 0.5, 1), (6,), "binary")
 
 
 def test_check_binary():
@@ -339,7 +343,7 @@ def test_which_array_is_meant(tmp_path):
         (REAL[:2], "2 rows, too few to hold out valid and test"),
         (REAL[:0], "0 rows, too few"),
         (REAL[:, :0], "no columns"),
-        (np.where(np.arange(240).reshape(40, 6) == 20, np.nan, REAL), "row 3, column 2 (counting from 0), is missing"),
+        (np.where(np.arange(6) == 2, np.nan, REAL), "column 2 (from 0) of mine has no value in any row of train"),
         (np.where(np.arange(240).reshape(40, 6) == 20, 1e300, REAL), "row 3, column 2 (counting from 0), is 1e+300"),
     ],
 )
@@ -427,9 +431,10 @@ def test_bad_csv(text, said, tmp_path):
 @pytest.mark.parametrize("header", ["", "a,b,c\n"])
 def test_missing_cells(cell, header, tmp_path):
     path = written(tmp_path, f"{header}1,2,3\n4,5,{cell}\n{cell},7,8\n9,10,11\n")
-    message = refusal(load, path)
+    assert load(path).holes
+    message = refusal(load, f"{path}:binarise=threshold")
     assert f"line {3 if header else 2}, column 3 of {path} is missing" in message
-    assert "missing values cannot be trained on" in message
+    assert "missing values cannot be binarised" in message
     expected = np.array([[1, 2, 3], [4, 5, np.nan], [np.nan, 7, 8], [9, 10, 11]])
     assert np.array_equal(read_table(path), expected, equal_nan=True)
 

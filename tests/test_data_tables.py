@@ -132,7 +132,8 @@ def test_parquet(tmp_path):
     assert np.array_equal(rows, columns.encode(table).astype(np.float32), equal_nan=True)
     assert np.array_equal(read_table(tmp_path / "a.parquet", columns), rows, equal_nan=True)
     first = next(row for row, value in enumerate(np.isnan(rows).any(1)) if value)
-    assert f"row {first}, column" in refusal(load, tmp_path / "a.parquet")
+    assert f"row {first}, column" in refusal(load, tmp_path / "a.parquet", binarise="threshold")
+    assert load(tmp_path / "a.parquet").holes
     (tmp_path / "b.parquet").write_bytes(b"PAR1 no table")
     assert "damaged" in refusal(load, tmp_path / "b.parquet")
 
@@ -204,7 +205,7 @@ def test_too_many_levels_and_dropped_columns(tmp_path):
     assert "drop fewer" in refusal(load, f"{path}:drop=name+n+bit")
     # after dropping, messages still count the user's columns
     holed = written(tmp_path, "name,n,bit\nx,1,0\ny,2,\nz,3,1\n")
-    assert f"line 3, column 3 of {holed} is missing" in refusal(load, f"{holed}:drop=name")
+    assert f"line 3, column 3 of {holed} is missing" in refusal(load, f"{holed}:drop=name,binarise=threshold")
 
 
 def test_further_texts_for_missing(tmp_path):
@@ -291,7 +292,7 @@ def test_header_option_must_fit(tmp_path):
 
 def test_lines_after_cells_of_several_lines(tmp_path):
     path = written(tmp_path, 'a,b\n"x\n\ny",1\n\nz,2\nw,\nv,4\n')
-    assert f"line 7, column 2 of {path} is missing" in refusal(load, path)
+    assert f"line 7, column 2 of {path} is missing" in refusal(load, path, binarise="threshold")
     path = written(tmp_path, 'a,b\n"x\ny",1\nz\n')
     assert f"line 4 of {path} has 1 cells" in refusal(load, path)
 

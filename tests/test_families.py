@@ -70,6 +70,29 @@ def test_gradients_are_those_of_double_precision(spec: str, n_in: int, kernels: 
         torch.testing.assert_close(rough[name].grad, value.grad.float(), rtol=1e-4, atol=1e-4)
 
 
+@each_width
+@each_spec
+@pytest.mark.parametrize("draws", [None, 4])
+@pytest.mark.usefixtures("kernels")
+def test_the_way_back_is_that_of_autograd(spec: str, n_in: int, draws: int | None):
+    """Of values drawn and of values that are there, several or one of each row that is given, to rounding."""
+    layer, rng = LAYERS.make(spec, n_in, D), torch.Generator().manual_seed(0)
+    params = {name: value.requires_grad_() for name, value in single(layer).items()}
+    given = (torch.rand(3, n_in, generator=rng) < 0.5).float()
+    drawn = layer.track_draw(params, given, torch.Generator().manual_seed(1), draws)
+    again = layer.draw(params, given, torch.Generator().manual_seed(1), draws)
+    assert torch.equal(drawn.value, again.value)
+    for found in (drawn, layer.track(params, again.value, given)):
+        expected = layer.log_prob(params, again.value, given)
+        torch.testing.assert_close(found.log_prob, expected.detach(), rtol=1e-5, atol=1e-5)
+        weight = torch.rand(expected.shape, generator=rng)
+        gradients = torch.autograd.grad(expected, tuple(params.values()), weight, materialize_grads=True)
+        into = {name: torch.full_like(value, math.nan) for name, value in params.items()}
+        found.pull(weight, into)
+        for name, gradient in zip(params, gradients, strict=True):
+            torch.testing.assert_close(into[name], gradient, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("order", ["identity", "reversed", 3])
 @pytest.mark.parametrize("name", ["darn", "nade"])
 def test_each_value_depends_on_those_before_it_only(name: str, order: str | int):

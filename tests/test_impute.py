@@ -8,85 +8,31 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from doubly import LAYERS, Chain, Posterior, UserError
-from doubly.impute import Imputation, Start, _move_hidden, _move_missing, fill, log_observed
+from doubly import LAYERS, Posterior, UserError
+from doubly.impute import Imputation, _move_hidden, _move_missing, fill, log_observed
 from doubly.inference import NAIS
 from doubly.priors import Normal
 from doubly.samplers import SGNHT, Adam
-from doubly.train import Method
-from exact import BINARY, D, bits, random_params
-
-X = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
-MISSING = torch.tensor([False, True, False, True])
-MODELS = {
-    "sbn": (3,),
-    "darn": (3,),
-    "nade": (3,),
-    "mlp:widths=5": (3,),
-    "darn:order=3": (3,),
-    "nade:order=reversed": (),
-}
+from doubly.train import Method, Moments
+from exact import BINARY, HOLLOW_MODELS, MISSING, D, HollowCase, assert_law, bits, numbers, random_params
+from exact import HOLLOW_X as X
 
 
-class Case:
-    """A model of four bits, all of whose values are enumerated, and a proposal that knows nothing."""
-
-    def __init__(self, name: str):
-        hidden = MODELS[name]
-        types = [name, *(["sbn"] * len(hidden))]
-        self.model = Chain.build(types, data=4, hidden=hidden)
-        self.theta = torch.cat([
-            value.flatten() for i, layer in enumerate(self.model.layers) for value in random_params(layer, i).values()
-        ])  # fmt: skip
-        self.proposal = Chain.build_proposal("sbn", data=4, hidden=hidden)
-        self.phi = 0.3 * torch.randn(
-            self.proposal.size, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-        )
-        self.z = bits(3) if hidden else torch.zeros(1, 0, dtype=torch.float64)
-
-    @property
-    def chains(self) -> tuple[Chain, Tensor, Chain, Tensor]:
-        return self.model, self.theta, self.proposal, self.phi
-
-    def log_joint(self) -> Tensor:
-        """log p(x, z) for all 16 x and all z."""
-        values = (bits(4)[:, None], self.z.expand(16, *self.z.shape)) if self.model.layers[1:] else (bits(4)[:, None],)
-        return self.model.log_prob(self.theta, values).view(16, -1)
-
-    def fits(self) -> Tensor:
-        """Which of the 16 x have the observed entries."""
-        return (bits(4) == X)[:, ~MISSING].all(1)
-
-    def target(self) -> Tensor:
-        """p(x_missing | x_observed), over the four values that there are."""
-        return self.log_joint().logsumexp(1)[self.fits()].softmax(0)
-
-
-def numbers(rows: Tensor) -> np.ndarray:
-    """The missing entries of the rows as a number from 0 to 3."""
-    two = rows[..., MISSING].reshape(-1, 2)
-    return (2 * two[:, 0] + two[:, 1]).long().numpy()
-
-
-def assert_law(found: np.ndarray, expected: Tensor) -> None:
-    """Chi-square at significance 1e-4."""
-    counts = np.bincount(found, minlength=len(expected))
-    assert stats.chisquare(counts, expected.numpy() * counts.sum()).pvalue > 1e-4
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_one_sweep_from_the_law_stays_in_it(name):
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", HOLLOW_MODELS)
+def test_one_sweep_from_the_law_stays_in_it(name, masked):
     """20,000 exact draws of (x_missing, z) given x_observed, moved once, have the law of x_missing that they had.
 
     Two candidates, so that the present state is often kept and a wrong weight would show.
     """
-    case, n = Case(name), 20_000
+    case, n = HollowCase(name, masked), 20_000
     joint = case.log_joint()[case.fits()]
     rng = torch.Generator().manual_seed(2)
     drawn = torch.multinomial(joint.flatten().softmax(0), n, replacement=True, generator=rng)
     x = bits(4)[case.fits()][drawn // joint.shape[1]][:, None]
     hidden: tuple[Tensor, ...] = (case.z[drawn % joint.shape[1]][:, None],) if case.model.layers[1:] else ()
-    hidden = _move_hidden(*case.chains, x, hidden, 2, rng)
+    x, *moved = _move_hidden(*case.chains, x, MISSING, hidden, 2, rng)
+    hidden = tuple(moved)
     x = _move_missing(case.model, case.theta, x, MISSING, hidden, 2, rng)
     assert (x == X)[..., ~MISSING].all()
     assert_law(numbers(x), case.target())
@@ -95,11 +41,12 @@ def test_one_sweep_from_the_law_stays_in_it(name):
         assert_law(both, joint.flatten().softmax(0))
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_the_chain_forgets_where_it_began(name):
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name", HOLLOW_MODELS)
+def test_the_chain_forgets_where_it_began(name, masked):
     """5,000 chains that start with the wrong value almost surely end with the right law."""
-    case = Case(name)
-    start = Start(torch.full((4,), 0.01, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
+    case = HollowCase(name, masked)
+    start = Moments(torch.full((4,), 0.01, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
     filled = fill(
         *case.chains, X[None], MISSING[None], start, 5000, Imputation(sweeps=40), torch.Generator().manual_seed(3)
     )
@@ -109,10 +56,10 @@ def test_the_chain_forgets_where_it_began(name):
     np.testing.assert_allclose(filled.expected.mean(0)[0, MISSING].numpy(), chance.numpy(), atol=5 * 0.0071)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", HOLLOW_MODELS)
 def test_what_is_observed_has_the_enumerated_density(name):
     """400 repetitions of 500 draws: their mean weight is p(x_observed) within 4 of its standard errors."""
-    case = Case(name)
+    case = HollowCase(name)
     exact = (
         case.log_joint()[case.fits()].logsumexp((0, 1))
         if case.z.shape[1]
@@ -157,7 +104,7 @@ def test_filling_in_everything_is_drawing(name):
     torch.testing.assert_close(kept.log_prob, layer.log_prob(params, bits(D), given))
 
 
-def posterior(case: Case) -> Posterior:
+def posterior(case: HollowCase) -> Posterior:
     method = Method(case.model, case.proposal, Normal(1.0), SGNHT(), NAIS(), Adam(), NAIS())
     theta, phi = case.theta.float(), case.phi.float()
     train = case.model.sample(theta, 200, torch.Generator().manual_seed(0))[0].byte()
@@ -165,7 +112,7 @@ def posterior(case: Case) -> Posterior:
 
 
 def test_a_posterior_fills_in_holes_and_says_how_sure_it_is():
-    case = Case("sbn")
+    case = HollowCase("sbn")
     x = torch.where(MISSING, math.nan, X)[None].repeat(3, 1).numpy()
     x[1] = [1, 0, 1, 1]  # nothing is missing
     x[2] = math.nan  # everything is
@@ -185,7 +132,7 @@ def test_the_conditional_density_is_the_enumerated_one():
 
     Each estimate has a standard error of 1 / sqrt(effective draws), and some thousands of the draws are effective.
     """
-    case = Case("sbn")
+    case = HollowCase("sbn")
     post, rows = posterior(case), bits(4)[case.fits()].numpy()
     holes = MISSING.expand(4, 4).numpy()
     filled = post.impute(np.where(holes, np.nan, rows), draws=8, how=Imputation(sweeps=5)).draws
@@ -195,8 +142,8 @@ def test_the_conditional_density_is_the_enumerated_one():
 
 def test_the_papers_way_is_there_and_is_not_the_law():
     """Without correction, a proposal that knows nothing leads the chain astray: the law is missed by far."""
-    case = Case("sbn")
-    start = Start(torch.full((4,), 0.5, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
+    case = HollowCase("sbn")
+    start = Moments(torch.full((4,), 0.5, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
     how = Imputation(method="paper", sweeps=40)
     filled = fill(*case.chains, X[None], MISSING[None], start, 5000, how, torch.Generator().manual_seed(3))
     counts = np.bincount(numbers(filled.rows), minlength=4)

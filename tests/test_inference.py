@@ -20,8 +20,10 @@ import torch
 from torch import Tensor
 
 from doubly import Chain, UserError
-from doubly.inference import NAIS, Estimate, Wanted, log_marginal
+from doubly.inference import NAIS, Estimate, Objective, Wanted, log_marginal
+from doubly.inference.objectives import Climb, Round
 from doubly.inference.scoring import BYTES_PER_CELL
+from doubly.kernels.weights import fused_summary, plain_summary
 from exact import bits
 
 HIDDEN = [(3,), (2, 2)]
@@ -223,6 +225,47 @@ def test_wanted_gradients_agree(hidden: tuple[int, ...]):
     torch.testing.assert_close(found["both"].phi_grad, found["phi"].phi_grad, rtol=1e-12, atol=1e-12)
     for one in found.values():
         assert one.stats == found["both"].stats
+
+
+class Traced(Objective):
+    """Wake, with no shares to go by, so that autograd has to find its gradient."""
+
+    def __call__(self, round: Round) -> Climb:
+        return Climb((round.weight * round.draws.log_q).sum(0), round.memory)
+
+
+@pytest.mark.parametrize("kernels", ["0", "1"])
+@pytest.mark.parametrize("wanted", ["both", "theta", "phi"])
+@pytest.mark.parametrize("names", ["sbn", "darn", "nade", "sbn,darn,nade", "mlp:widths=3"])
+def test_without_a_graph_all_is_the_same(names: str, wanted: Wanted, kernels: str, monkeypatch):
+    """The same draws and, but for rounding, the same gradients as by autograd."""
+    monkeypatch.setenv("DOUBLY_KERNELS", kernels)
+    model = Chain.build(names, data=20, hidden=(9, 5))
+    proposal = Chain.build_proposal("sbn", data=20, hidden=(9, 5))
+    rng = torch.Generator().manual_seed(0)
+    theta, phi = torch.randn(model.size, generator=rng), torch.randn(proposal.size, generator=rng)
+    x = (torch.rand(7, 20, generator=rng) < 0.5).float()
+    given = model, theta, proposal, phi, x, torch.arange(7)
+    found = NAIS(5)(*given, {}, torch.Generator().manual_seed(1), wanted)
+    other = NAIS(5, Traced())(*given, {}, torch.Generator().manual_seed(1), "both")
+    if wanted != "phi":
+        torch.testing.assert_close(found.theta_grad, other.theta_grad, rtol=1e-4, atol=1e-5)
+    if wanted != "theta":
+        torch.testing.assert_close(found.phi_grad, other.phi_grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found.stats, other.stats, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("draws", [1, 5])
+def test_weights_are_those_of_the_plain_kernel(draws: int):
+    """Also where all but one are next to nothing, and where one is no number."""
+    rng = torch.Generator().manual_seed(0)
+    log_p, log_q = 30 * torch.randn(2, draws, 7, generator=rng) - 1000
+    for found, expected in zip(fused_summary(log_p, log_q), plain_summary(log_p.double(), log_q.double()), strict=True):
+        torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-6)
+    log_p[-1, 3] = math.nan
+    assert fused_summary(log_p, log_q).weight[:, 3].isnan().all()
+    assert fused_summary(log_p, log_q).weight.isnan().sum() == draws
+    assert fused_summary(log_p, log_q).log_mean.isnan()
 
 
 @each_depth

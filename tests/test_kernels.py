@@ -149,6 +149,18 @@ def test_fused_bernoulli_is_the_plain_one(own, other, width):
     assert_fused_is_plain(bernoulli, [3 * normal(*own, width)], bits(*other, width))
 
 
+@pytest.mark.parametrize("offsets", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("values", [(), (3,), (2, 3)])
+def test_fused_linear_bernoulli_is_the_plain_one(offsets, values):
+    """One offset for all, for each row, for each draw; the same of values."""
+    inputs, value = [normal(2, 3, 11), normal(150, 11), 3 * normal(*offsets, 150, seed=2)], bits(*values, 150)
+    found, found_gradients = gradients(bernoulli.linear_log_prob, inputs, value)
+    exact = [t.double() for t in inputs]
+    expected, expected_gradients = gradients(bernoulli.linear_log_prob, exact, value.double())
+    for a, b in zip([found, *found_gradients], [expected, *expected_gradients], strict=True):
+        assert_close(a, b)
+
+
 def test_fused_bernoulli_takes_values_between_0_and_1():
     assert_fused_is_plain(bernoulli, [3 * normal(4, 50)], torch.rand(4, 50, generator=rng()))
 

@@ -33,6 +33,7 @@ from scipy import special, stats
 from torch import Tensor
 
 from doubly import SAMPLERS, Sampler, UserError
+from doubly.kernels.moves import Moments, Thermostat, adam, thermostat
 from doubly.samplers import SGNHT, Adam
 
 # psgld's step varies with theta, which takes a law of its own: test_psgld_keeps_the_moments_that_noise_lets_it_keep
@@ -405,20 +406,41 @@ def test_sgnht_keeps_its_temperature_when_the_step_changes():
     assert after["temperature"].item() == pytest.approx(before["temperature"].item(), rel=1e-12)
 
 
-@pytest.mark.parametrize("name", ["sgnht", "sgnht-split"])
-def test_the_thermostat_does_not_drift_in_single_precision(name: str):
-    """At eta = 1e-8, as on large data, u drawn at temperature 1 leaves alpha where it is, on average.
+@pytest.mark.parametrize("kernels", ["0", "1"])
+def test_the_thermostat_does_not_drift_in_single_precision(kernels: str, monkeypatch):
+    """At eta = 1e-8, as on large data, u that comes to temperature 1 leaves alpha where it is, on average.
 
     Its move has mean 0 and standard deviation sqrt(2) eta; over 200,000 weights and 20 moves the mean of it has a
     standard error of eta / sqrt(2e6). Rounding beside a friction of 0.1 (to 7e-9) would move it by half of eta.
     """
-    sampler, eta, rng = SAMPLERS.make(name), 1e-8, torch.Generator().manual_seed(0)
+    monkeypatch.setenv("DOUBLY_KERNELS", kernels)
+    eta, rng, nothing = 1e-8, torch.Generator().manual_seed(0), torch.zeros(200_000)
     excess = torch.full((200_000,), 0.01)
     moves = 0.0
     for _ in range(20):
-        u = math.sqrt(eta) * torch.randn(200_000, generator=rng)
-        moves += (sampler._driven(excess, u, eta).double() - excess).mean().item() / 20
+        u = math.sqrt(eta) / 0.99 * torch.randn(200_000, generator=rng)  # of which the excess leaves 0.99
+        moved = thermostat(Thermostat(u, excess), nothing, eta, friction=0.0, heat=eta, rate=1.0, rng=rng)
+        moves += (moved.excess.double() - excess).mean().item() / 20
     assert abs(moves) < 5 * eta / math.sqrt(2e6) + 0.01 * eta
+
+
+@pytest.mark.parametrize("size", [1, 1023, 1024, 5000])
+def test_fused_moves_are_the_plain_ones(size: int, monkeypatch):
+    """To rounding; where noise comes in, with none of it, and its law is looked at."""
+    rng = torch.Generator().manual_seed(0)
+    first, second, third, grad = torch.randn(4, size, generator=rng)
+    found = []
+    for kernels in "01":
+        monkeypatch.setenv("DOUBLY_KERNELS", kernels)
+        still = thermostat(Thermostat(first, second / 10), grad, 0.3, friction=0.0, heat=0.2, rate=0.7, rng=rng)
+        noisy = thermostat(Thermostat(first, second / 10), grad, 0.3, friction=0.4, heat=0.2, rate=0.7, rng=rng)
+        noise = (noisy.u - (0.6 - second / 10) * first - 0.3 * grad) / math.sqrt(2 * 0.4 * 0.2)
+        torch.testing.assert_close(noisy.excess, second / 10 + 0.7 * (noisy.u**2 - 0.2), rtol=1e-5, atol=1e-6)
+        assert size < 1000 or stats.kstest(noise.numpy(), "norm").pvalue > 1e-6
+        moments = adam(Moments(first, second, third**2), grad, 0.9, 0.99, 0.1, 1.5, 1e-10)
+        found.append((*still, *moments))
+    for plain, fused in zip(*found, strict=True):
+        torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("friction", [0.0, 1.0, -0.1, math.nan])

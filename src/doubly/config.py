@@ -103,6 +103,8 @@ class Config:
     """Seed of every random number."""
     device: str = "cpu"
     """Where to compute: cpu, cuda, …"""
+    compile: bool = False
+    """Put the plain kernels through torch.compile: for a GPU; on a CPU the fused ones need no such help."""
     threads: int = 0
     """Threads to compute with; 0 chooses one for small models and all cores for others. Kept for resuming."""
 
@@ -267,12 +269,13 @@ class Facts(NamedTuple):
     kind: str
     shape: tuple[int, ...]
     dynamic: bool = False
+    holes: bool = False
 
 
 def build(config: Config, data: "Data | Facts") -> "Method":
     """The objects that the settings name, checked against each other and against the data."""
     from doubly.data import Data, check_binary
-    from doubly.inference import ESTIMATORS, NAIS, OBJECTIVES, Wake
+    from doubly.inference import ESTIMATORS, NAIS, OBJECTIVES, Estimator, Wake, for_holes
     from doubly.model import Chain
     from doubly.priors import PRIORS
     from doubly.samplers import SAMPLERS, Adam
@@ -280,7 +283,9 @@ def build(config: Config, data: "Data | Facts") -> "Method":
     from doubly.train import Every, Method
 
     model = Chain.build(config.model, data=data.width, hidden=config.hidden, start=config.start)
-    proposal = Chain.build_proposal(config.proposal, data=data.width, hidden=config.hidden, start=config.start)
+    proposal = Chain.build_proposal(
+        config.proposal, data=data.width, hidden=config.hidden, start=config.start, masked=data.holes
+    )
     if model.layers[0].kind == "binary" and isinstance(data, Data):
         check_binary(data, f"the data layer {config.model.split(',')[0]!r} draws 0 or 1")
     elif model.layers[0].kind == "real" and data.kind == "binary":
@@ -301,7 +306,9 @@ def build(config: Config, data: "Data | Facts") -> "Method":
             f"got objective {config.objective}: leave it out, or take estimator nais"
         )
     # an objective that takes several draws apart, or learns from them as it goes, is no help where nothing moves
-    refitter = NAIS(max(config.draws, 5), objective if objective.pathwise else Wake())
+    refitter: Estimator = NAIS(max(config.draws, 5), objective if objective.pathwise else Wake())
+    if data.holes:
+        estimator, refitter = for_holes(estimator, model), for_holes(refitter, model)
     return Method(
         **{name: settings[name] for name in fixed if not isinstance(settings[name], str)},
         model=model,

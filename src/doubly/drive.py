@@ -16,8 +16,9 @@ import torch
 
 from doubly import config as settings
 from doubly.config import MOST_THREADS, Config, build
-from doubly.data import Data, absolute, load
+from doubly.data import Data, absolute, load, missing
 from doubly.errors import UserError
+from doubly.kernels.choose import compiling
 from doubly.posterior import Posterior
 from doubly.progress import Progress, span
 from doubly.run import Run, locked
@@ -59,7 +60,7 @@ def fit_config(config: Config, out: str | Path, overwrite: bool = False, quiet: 
     data = load(config.data, binarise=config.binarise)
     method = build(config, data)  # what is wrong with the settings shows here, before a folder is made
     config = dataclasses.replace(config, threads=config.threads or enough_threads(method, config.draws))
-    with Run.create(out, config, data, overwrite) as run, use_threads(config.threads):
+    with Run.create(out, config, data, overwrite) as run, use_threads(config.threads), compiling(config.compile):
         return _drive(run, data, method, quiet)
 
 
@@ -68,7 +69,7 @@ def resume(path: str | Path, quiet: bool = False, threads: int = 0) -> Run:
     run = Run(path)
     check_device(run.config.device)
     data = run.data()
-    with locked(run.path), use_threads(threads or run.config.threads):
+    with locked(run.path), use_threads(threads or run.config.threads), compiling(run.config.compile):
         return _drive(run, data, build(run.config, data), quiet)
 
 
@@ -96,6 +97,7 @@ def _drive(run: Run, data: Data, method: Method, quiet: bool) -> Run:
     valid = torch.as_tensor(data.valid).to(config.device)
     with Progress(quiet) as progress, stop_signal() as stopped:
         _warn_of_crowding(progress)
+        _note_holes(progress, data)
         state = run.restore(method) or init(method, train)
         run.forget_after(state.epoch)
         if finished(method, state):
@@ -225,6 +227,14 @@ def check_device(device: str) -> None:
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         reason = str(error).splitlines()[0]
         raise UserError(f"device {device!r} cannot be used here ({reason}); try cpu") from None
+
+
+def _note_holes(progress: Progress, data: Data) -> None:
+    holes = missing(data.train)
+    if holes.any():
+        empty = int(holes.all(1).sum())
+        rest = f"; {empty} rows have no value at all and teach nothing" if empty else ""
+        progress.say(f"{holes.mean():.1%} of the training cells are missing and left out of the likelihood{rest}")
 
 
 def _warn_of_crowding(progress: Progress) -> None:

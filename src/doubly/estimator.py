@@ -22,7 +22,7 @@ from torch import Tensor
 from doubly import train
 from doubly.choices import Of
 from doubly.config import MOST_THREADS, Config, Facts, build
-from doubly.data.dataset import first_place, is_binary
+from doubly.data.dataset import first_place, is_binary, missing
 from doubly.drive import enough_threads, use_threads
 from doubly.errors import Diverged, UserError
 from doubly.evaluate import refit
@@ -172,12 +172,18 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         self.verbose = verbose
         self.n_threads = n_threads
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
     # Learning
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the density of the rows of X; y is not looked at."""
         self._validate_params()
-        X = self._numbers(X, ensure_min_samples=2)  # one to learn from, one to validate on
+        # one row to learn from, one to validate on
+        X = self._numbers(X, ensure_min_samples=2, ensure_all_finite="allow-nan")
         rng = check_random_state(self.random_state)
         self._learn_columns(X)
         config = self._settings(X, int(rng.randint(2**31 - 1)))
@@ -199,17 +205,21 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             kind = Chain.build(self.layer, data=1, hidden=self._widths("binary", 1)).layers[0].kind
         self.kind_ = kind
         self.offset_, self.scale_, self.varies_ = np.zeros(n), np.ones(n), np.ones(n, dtype=bool)
+        holes = missing(X)
+        self._holes = bool(holes.any())
+        if holes.all(0).any():
+            raise UserError(f"column {int(holes.all(0).argmax())} has no value in any row: leave it out")
         if kind == "binary":
-            self._mean = X.mean(0).clip(0, 1)  # what is not 0 or 1 is refused later
+            self._mean = np.nanmean(X, 0).clip(0, 1)  # what is not 0 or 1 is refused later
             self._spread = np.sqrt(self._mean * (1 - self._mean))
             return
         values = X.astype(np.float64)
-        self.varies_ = values.min(0) < values.max(0)
+        self.varies_ = np.nanmin(values, 0) < np.nanmax(values, 0)
         if not self.varies_.any():
             raise UserError(f"all {n} columns are constant: a density needs one that varies; leave constant ones out")
         with np.errstate(over="ignore", invalid="ignore"):
-            self.offset_ = np.where(self.varies_, values.mean(0), values[0])
-            self.scale_ = np.where(self.varies_, values.std(0), 1.0)
+            self.offset_ = np.where(self.varies_, np.nanmean(values, 0), np.nanmax(values, 0))
+            self.scale_ = np.where(self.varies_, np.nanstd(values, 0), 1.0)
         bad = ~np.isfinite(self.offset_ + self.scale_) | (self.scale_ == 0)
         if bad.any():
             raise UserError(f"column {int(bad.argmax())} has values too large or too close to square: scale it first")
@@ -261,7 +271,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _facts(self) -> Facts:
         columns = int(self.varies_.sum())
-        return Facts(columns, self.kind_, (columns,))
+        return Facts(columns, self.kind_, (columns,), holes=self._holes)
 
     def _sample_weights(self, config: Config, rows: Tensor, valid: Tensor) -> "_Learnt":
         """Run the chain, with smaller steps when it diverges, and fit proposals to what it collected."""
@@ -328,9 +338,13 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         )
 
     def score_samples(self, X: Any) -> np.ndarray:
-        """log p(x) of each row, in nats; that of a row depends on nothing but the row and what was learnt."""
-        found = self._look(self._table(X)).log_likelihood
-        return found - np.log(self.scale_).sum()
+        """log p(x) of each row, in nats; that of a row depends on nothing but the row and what was learnt.
+
+        Of rows with NaN, which only a model that was fitted to such rows takes, it is log p of what is there.
+        """
+        rows = self._table(X)
+        found = self._look(rows).log_likelihood
+        return found - np.log(self.scale_[self.varies_]) @ ~missing(rows.numpy()).T
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of `score_samples`: the higher, the better."""
@@ -370,8 +384,9 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def impute(self, X: Any, draws: int = 20) -> np.ndarray:
         """X with each NaN replaced by what is expected there given the rest of the row; of 0/1, the likelier one."""
-        table = self._table(X, "allow-nan")
-        filled = self.posterior_.impute(table.numpy(), draws=draws, of=self.of, seed=self._config.seed).mean
+        table = self._table(X, holes=True)
+        with use_threads(self._config.threads):
+            filled = self.posterior_.impute(table.numpy(), draws=draws, of=self.of, seed=self._config.seed).mean
         if self.kind_ == "binary":
             filled = filled > 0.5
         given = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite="allow-nan")
@@ -408,10 +423,11 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         proposals = self.proposals_[-len(thetas) :]
         return [Member(*map(torch.tensor, pair)) for pair in zip(thetas, proposals, strict=True)]
 
-    def _table(self, X: Any, ensure_all_finite: bool | str = True) -> Tensor:
+    def _table(self, X: Any, holes: bool = False) -> Tensor:
         """A table like the one that was learnt from, as the model sees it."""
         check_is_fitted(self)
-        return self._rows(self._numbers(X, reset=False, ensure_all_finite=ensure_all_finite))
+        finite = "allow-nan" if holes or self._holes else True
+        return self._rows(self._numbers(X, reset=False, ensure_all_finite=finite))
 
     def _numbers(self, X: Any, **how: Any) -> np.ndarray:
         """The table by scikit-learn's checks, which let dates through."""
@@ -427,7 +443,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if self.kind_ == "real":
             standard = (X[:, self.varies_] - self.offset_[self.varies_]) / self.scale_[self.varies_]
             return torch.as_tensor(standard.clip(-FARTHEST, FARTHEST).astype(np.float32))
-        holes = np.isnan(X) if X.dtype.kind == "f" else np.zeros(X.shape, dtype=bool)
+        holes = missing(X)
         bad = (X != 0) & (X != 1) & ~holes
         if bad.any():
             at = first_place(bad)

@@ -57,7 +57,11 @@ def judge(
     conditional_draws: int = 1000,
     seed: int = 0,
 ) -> Report:
-    """Hide these cells of rows x, fill them in by the posterior and in simpler ways, and compare with the truth."""
+    """Hide these cells of rows x, fill them in by the posterior and in simpler ways, and compare with the truth.
+
+    Cells that are missing in x itself are filled in too, but there is no truth to compare them with.
+    """
+    holes = holes & ~np.isnan(x)
     binary = posterior.model.layers[0].kind == "binary"
     hollow = np.where(holes, np.nan, x.astype(np.float32))
     imputed = posterior.impute(hollow, draws, how, of, seed)

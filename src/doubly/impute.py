@@ -3,7 +3,8 @@
 The chain's target is p(x_missing, z | x_observed, theta). A sweep draws z given the whole row as it stands, then the
 missing entries given z and the others. Neither can be drawn exactly in general: from a handful of candidates and what
 is there already, one is chosen by importance weights, which leaves the target as it is however few candidates there
-are (iterated sampling importance resampling, Andrieu, Lee & Vihola 2018).
+are (iterated sampling importance resampling, Andrieu, Lee & Vihola 2018). A proposal that was learnt on rows with holes
+is shown them: what is missing then has no say in z, or is drawn along with it.
 """
 
 import math
@@ -16,9 +17,10 @@ from torch import Tensor
 
 from doubly.choices import Filling
 from doubly.errors import UserError
-from doubly.inference import propose
+from doubly.inference import choose, join, pick, propose, weigh
 from doubly.kernels.noise import normal
 from doubly.model import Chain, Values, nothing
+from doubly.train import Moments
 
 
 @dataclass(frozen=True)
@@ -38,13 +40,6 @@ class Imputation:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
-class Start(NamedTuple):
-    """Where missing entries start from: the mean and the spread of each column."""
-
-    mean: Tensor
-    spread: Tensor
-
-
 class Filled(NamedTuple):
     """Rows with their missing entries filled in, (chains, rows, D); what is expected there, over the later sweeps."""
 
@@ -60,22 +55,27 @@ def fill(
     phi: Tensor,
     x: Tensor,
     missing: Tensor,
-    start: Start,
+    start: Moments,
     chains: int,
     how: Imputation,
     rng: torch.Generator,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Filled:
-    """So many independent chains for each row of x (rows, D); what x has where entries are missing is not looked at."""
+    """So many independent chains for each row of x (rows, D); what x has where entries are missing is not looked at.
+
+    They start from values with the moments of the columns.
+    """
     x = _first_guess(model, x, missing, start, chains, rng)
-    hidden = propose(model, theta, proposal, phi, x, 1, rng).hidden if proposal.layers else ()
+    seen = _seen(proposal, x, missing)
+    hidden = propose(model, theta, proposal, phi, seen, 1, rng).hidden if proposal.layers else ()
     hidden = tuple(value.squeeze(0) for value in hidden)
     total, counted = torch.zeros_like(x), 0
     for sweep in range(how.sweeps):
         if how.method == "paper":
             x = _paper_sweep(model, theta, proposal, phi, x, missing, rng)
         else:
-            hidden = _move_hidden(model, theta, proposal, phi, x, hidden, how.candidates, rng)
+            moved = _move_hidden(model, theta, proposal, phi, x, missing, hidden, how.candidates, rng)
+            x, hidden = moved[0], moved[1:]
             x = _move_missing(model, theta, x, missing, hidden, how.candidates, rng)
         if sweep >= how.sweeps // 2:  # the first half forgets where it started
             total, counted = total + _expected(model, theta, x, missing, hidden, how), counted + 1
@@ -83,7 +83,7 @@ def fill(
     return Filled(x, total / counted)
 
 
-def _first_guess(model: Chain, x: Tensor, missing: Tensor, start: Start, chains: int, rng: torch.Generator) -> Tensor:
+def _first_guess(model: Chain, x: Tensor, missing: Tensor, start: Moments, chains: int, rng: torch.Generator) -> Tensor:
     """Missing entries drawn from the columns' own distributions, never from the truth."""
     shape = (chains, *x.shape)
     if model.layers[0].kind == "binary":
@@ -99,22 +99,29 @@ def _move_hidden(
     proposal: Chain,
     phi: Tensor,
     x: Tensor,
+    missing: Tensor,
     hidden: Values,
     candidates: int,
     rng: torch.Generator,
 ) -> Values:
-    """Leaves p(z | x) as it is: of fresh draws and the present z, one is chosen by its weight p(x, z) / q(z | x)."""
+    """Leaves p(z | x) as it is: of fresh draws and the present z, one is chosen by its weight p(x, z) / q(z | x).
+
+    Gives (x, z1, …): x is as it was, unless the proposal sees holes that have to be filled in along with z.
+    """
     if not hidden:
-        return hidden
-    rows = x.flatten(0, 1)
-    present = tuple(value.flatten(0, 1) for value in hidden)
+        return (x,)
+    rows = _seen(proposal, x, missing).flatten(0, 1)
+    present, *own = (value.flatten(0, 1)[None] for value in (x, *hidden))
     fresh = propose(model, theta, proposal, phi, rows, candidates, rng)
-    own = model.log_prob(theta, (rows, *present)) - proposal.log_prob(phi, present[::-1], rows)
-    chosen = _choose(torch.cat([own[None], fresh.log_weight]), rng)
-    return tuple(
-        _pick(torch.cat([mine[None], others]), chosen).view(old.shape)
-        for mine, others, old in zip(present, fresh.hidden, hidden, strict=True)
-    )
+    drawn = join(weigh(model, theta, proposal, phi, rows, tuple(own), present), fresh)
+    chosen = choose(drawn.log_weight, rng)
+    moved = tuple(pick(values, chosen).view(old.shape) for values, old in zip(drawn.hidden, hidden, strict=True))
+    return (x if drawn.filled is None else pick(drawn.filled, chosen).view(x.shape), *moved)
+
+
+def _seen(proposal: Chain, x: Tensor, missing: Tensor) -> Tensor:
+    """What the proposal is shown of rows: all that is there and has been filled in, or with holes."""
+    return x.masked_fill(missing, math.nan) if proposal.masked else x
 
 
 def _move_missing(
@@ -128,15 +135,16 @@ def _move_missing(
     shape = (candidates, *x.shape)
     fresh = layer.fill(params, x.expand(shape), missing, given, rng)
     own = layer.cells(params, x, given).masked_fill(missing, 0).sum(-1)
-    chosen = _choose(torch.cat([own[None], fresh.log_prob]), rng)
-    return _pick(torch.cat([x[None], fresh.value]), chosen)
+    chosen = choose(torch.cat([own[None], fresh.log_prob]), rng)
+    return pick(torch.cat([x[None], fresh.value]), chosen)
 
 
 def _paper_sweep(
     model: Chain, theta: Tensor, proposal: Chain, phi: Tensor, x: Tensor, missing: Tensor, rng: torch.Generator
 ) -> Tensor:
     """z1 from the proposal, the missing entries from the data layer given z1."""
-    (z1, *_) = propose(model, theta, proposal, phi, x.flatten(0, 1), 1, rng).hidden if proposal.layers else [None]
+    seen = _seen(proposal, x, missing).flatten(0, 1)
+    (z1, *_) = propose(model, theta, proposal, phi, seen, 1, rng).hidden if proposal.layers else [None]
     given = nothing(theta) if z1 is None else z1.view(*x.shape[:-1], -1)
     return model.layers[0].fill(model.unflatten(theta)[0], x, missing, given, rng).value
 
@@ -148,17 +156,6 @@ def _expected(model: Chain, theta: Tensor, x: Tensor, missing: Tensor, hidden: V
         return x
     mean = layer.mean(model.unflatten(theta)[0], x, hidden[0] if hidden else nothing(theta))
     return torch.where(missing, mean, x)
-
-
-def _choose(log_weight: Tensor, rng: torch.Generator) -> Tensor:
-    """One of the candidates (candidates, …), with probabilities in proportion to the weights."""
-    uniform = torch.rand(log_weight.shape, generator=rng, dtype=log_weight.dtype, device=log_weight.device)
-    return (log_weight - torch.log(-torch.log(uniform.clamp(1e-30, 1 - 1e-7)))).argmax(0)  # the Gumbel trick
-
-
-def _pick(candidates: Tensor, chosen: Tensor) -> Tensor:
-    index = chosen[None, ..., None].expand(1, *candidates.shape[1:])
-    return candidates.gather(0, index).squeeze(0)
 
 
 @torch.no_grad()
@@ -185,8 +182,7 @@ def log_observed(
     each = math.ceil(draws / len(guesses))
     hidden = _stack([proposal.draw(phi, guess, rng, each).values[::-1] for guess in guesses])
     log_q = torch.stack([proposal.log_prob(phi, hidden[::-1], guess) for guess in guesses]).logsumexp(0)
-    above = Chain(model.layers[1:])
-    log_p = above.log_prob(theta[model.size - above.size :], hidden)
+    log_p = model.log_prob_hidden(theta, hidden)
     log_p = log_p + layer.fill(params, x.expand(len(log_p), *x.shape), missing, hidden[0], rng).log_prob
     return (log_p - log_q + math.log(len(guesses))).logsumexp(0) - math.log(len(log_p))
 

@@ -18,7 +18,7 @@ from doubly.data import Data
 from doubly.drive import Interrupted, fit_config, resume, stop_signal, use_threads
 from doubly.errors import UserError
 from doubly.evaluate import summary
-from doubly.inference import Annealing, Scored, Scoring
+from doubly.inference import Annealing, Scored, Scoring, is_exact
 from doubly.posterior import Posterior
 from doubly.progress import Progress
 from doubly.run import Run, write
@@ -167,7 +167,7 @@ def _facts(
         "epoch": posterior.epoch,
         "collected": posterior.collected,
         "chains": 1 + len(posterior.others),
-        "exact": not posterior.method.proposal.layers,
+        "exact": is_exact(posterior.model, posterior.method.proposal),
         **{name: value for name, value in vars(question).items() if name not in ("threads", "memory")},
     }
     if data is None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from doubly.choices import Of, Refit
 from doubly.errors import UserError
 from doubly.evaluate import ensemble, refit
-from doubly.impute import Filled, Imputation, Start, fill, log_observed
+from doubly.impute import Filled, Imputation, fill, log_observed
 from doubly.inference import (
     NAIS,
     OBJECTIVES,
@@ -35,7 +35,7 @@ from doubly.inference import (
 from doubly.kernels.noise import generator
 from doubly.model import Chain
 from doubly.shelf import Nowhere, Shelf
-from doubly.train import Method
+from doubly.train import Method, Moments, moments
 
 LARGEST = float(np.finfo(np.float32).max)
 MOST_CELLS = 2**24  # candidates x chains x rows x columns that are filled in at a time
@@ -92,7 +92,7 @@ class Posterior:
     others: "Sequence[Posterior]" = ()
     """Other chains of the same model, whose samples belong to the ensemble."""
     _fitted: dict[str, Tensor] = field(default_factory=dict)
-    _columns: Start | None = None
+    _columns: Moments | None = None
     _finished: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -164,8 +164,13 @@ class Posterior:
     ) -> tuple[Marginal, Gap]:
         """log p(x) by annealed importance sampling, and its two bounds for as many rows drawn from the model."""
         (member,) = self._members(of, samples)  # one set of weights: an ensemble has no single posterior of z
-        model, theta, rows = self.model, member.theta, self._rows(x)
+        model, theta = self.model, member.theta
         how.check(model)
+        rows = self._rows(x)
+        if rows.isnan().any():
+            raise UserError(
+                "annealing needs complete rows, and some have holes: leave --ais out, or fill them in first"
+            )
 
         def progress(what: str) -> Callable[[int, int], None]:
             return lambda done, total: self.progress(what, done / total)
@@ -237,7 +242,8 @@ class Posterior:
         """log p(x_missing | x_observed) of each row, where the missing entries (`holes`) of x are known after all.
 
         It is the difference of two estimates by importance sampling; completions of the rows, `filled` (draws, rows,
-        D), tell the proposal where to look for the hidden variables when only the observed entries are known.
+        D), tell the proposal where to look for the hidden variables when only the observed entries are known, unless it
+        has learnt to look at holes.
         """
         rows, missing = self._rows(x), torch.as_tensor(holes).to(self.phi.device)
         guesses = torch.as_tensor(filled[: min(len(filled), 8)]).float().to(self.phi.device)
@@ -245,7 +251,11 @@ class Posterior:
         for i, member in enumerate(self._members(of)):
             phi, rng = self._proposal(member), generator(rows.device, seed, "conditional", i)
             chains = self.model, member.theta, self.method.proposal, phi
-            whole.append(score(*chains, rows, Scoring(draws=draws, seed=seed, member=i)).log_likelihood)
+            how = Scoring(draws=draws, seed=seed, member=i)
+            whole.append(score(*chains, rows, how).log_likelihood)
+            if self.method.proposal.masked:
+                observed.append(score(*chains, rows.float().masked_fill(missing, math.nan), how).log_likelihood)
+                continue
             observed.append(
                 torch.cat([
                     log_observed(*chains, part.float(), hole, guess, draws, rng)
@@ -255,17 +265,10 @@ class Posterior:
         difference = torch.stack(whole).logsumexp(0) - torch.stack(observed).logsumexp(0)
         return difference.cpu().numpy()
 
-    def _marginals(self) -> Start:
+    def _marginals(self) -> Moments:
         """The mean and the spread of each column of the training rows."""
         if self._columns is None:
-            train = self.train()
-            total = square = torch.zeros(train.shape[1], dtype=torch.float64, device=train.device)
-            for block in train.split(1000):
-                total, square = total + block.double().sum(0), square + block.double().square().sum(0)
-            white = 255 if self.method.dynamic else 1
-            mean = total / len(train)
-            spread = (square / len(train) - mean**2).clamp(min=0).sqrt()
-            self._columns = Start((mean / white).float(), (spread / white).float())
+            self._columns = moments(self.method, self.train())
         return self._columns
 
     def encode(self, x: np.ndarray, draws: int = 100, of: Of = "mean", seed: int = 0) -> list[np.ndarray]:
@@ -386,12 +389,18 @@ class Posterior:
     def _rows(self, x: np.ndarray) -> Tensor:
         """Rows checked against the model's data layer."""
         layer, rows = self.model.layers[0], self._numbers(x)
+        holes = np.isnan(rows)
         bad = ~(np.abs(rows) <= LARGEST) if layer.kind == "real" else (rows != 0) & (rows != 1)
+        if self.method.proposal.masked:
+            bad &= ~holes
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             expected = "0 or 1" if layer.kind == "binary" else "a finite number (float32)"
-            raise UserError(f"row {row}, column {column} is {rows[row, column]}, but the model expects {expected}")
-        return torch.as_tensor(rows.astype(np.uint8 if layer.kind == "binary" else np.float32)).to(self.phi.device)
+            cure = ": it has learnt from complete rows; fill them in first (impute)" if holes[row, column] else ""
+            value = rows[row, column]
+            raise UserError(f"row {row}, column {column} is {value}, but the model expects {expected}{cure}")
+        narrow = layer.kind == "binary" and not holes.any()
+        return torch.as_tensor(rows.astype(np.uint8 if narrow else np.float32)).to(self.phi.device)
 
     def _numbers(self, x: np.ndarray) -> np.ndarray:
         """Rows as wide as the model, of whatever numbers."""

@@ -22,6 +22,10 @@ class Prior(ABC):
     def grad(self, theta: Tensor) -> Tensor:
         """Its gradient, of theta's shape."""
 
+    def added(self, theta: Tensor, grad: Tensor, share: float = 1.0) -> Tensor:
+        """grad + share times the gradient of the prior."""
+        return torch.add(grad, self.grad(theta), alpha=share)
+
 
 @dataclass(frozen=True)
 class StudentT(Prior):
@@ -42,7 +46,11 @@ class StudentT(Prior):
         return theta.numel() * const - (df + 1) / 2 * torch.log1p(theta**2 / (df * scale**2)).sum()
 
     def grad(self, theta: Tensor) -> Tensor:
-        return -(self.df + 1) * theta / (self.df * self.scale**2 + theta**2)
+        return self.added(theta, torch.zeros_like(theta))
+
+    def added(self, theta: Tensor, grad: Tensor, share: float = 1.0) -> Tensor:
+        spread = theta.square().add_(self.df * self.scale**2)
+        return torch.addcdiv(grad, theta, spread, value=-share * (self.df + 1))
 
 
 @dataclass(frozen=True)
@@ -87,6 +95,9 @@ class Flat(Prior):
 
     def grad(self, theta: Tensor) -> Tensor:
         return torch.zeros_like(theta)
+
+    def added(self, theta: Tensor, grad: Tensor, share: float = 1.0) -> Tensor:
+        return grad
 
 
 def _check_positive(**values: float) -> None:

@@ -13,7 +13,8 @@ from doubly.data import load
 from doubly.drive import check_device, enough_threads, use_threads
 from doubly.errors import UserError
 from doubly.inference import nais
-from doubly.model import Chain
+from doubly.kernels.choose import compiling
+from doubly.model import Chain, ChainTrack
 from doubly.train import Method, batches, init, rows_at, step
 
 WARM_UP = 5  # steps before the watch is started: the first compile kernels
@@ -46,7 +47,7 @@ def profile(config: Config, steps: int = 100) -> Profile:
     method = build(config, data)
     threads = config.threads or enough_threads(method, config.draws)
     train = torch.as_tensor(data.train).to(config.device)
-    with use_threads(threads):
+    with use_threads(threads), compiling(config.compile):
         take = _steps(method, train)
         take(WARM_UP)
         start = time.perf_counter()
@@ -76,12 +77,12 @@ def _steps(method: Method, train: torch.Tensor) -> Callable[[int], None]:
 def _phases(method: Method, stats: Any, whole: float) -> list[Phase]:
     """Shares by the functions in which the phases are, which do not call each other."""
     functions: dict[str, list[Callable[..., Any]]] = {
-        "draw from the proposal": [Chain.draw],
-        "log p": [Chain.log_prob],
-        "backward": [nais._gradients],
+        "draw from the proposal": [Chain.draw, Chain.track_draw],
+        "log p": [Chain.log_prob, Chain.track],
+        "backward": [nais._gradients, ChainTrack.pull],
         "estimator, the rest": [type(method.estimator).__call__],
         "sampler": [type(method.sampler).ask, type(method.sampler).tell],
-        "prior": [type(method.prior).grad],
+        "prior": [type(method.prior).added],
         "proposal's optimiser": [type(method.optimiser).tell],
     }
     if type(method.sampler) is type(method.optimiser):

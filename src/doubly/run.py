@@ -116,7 +116,8 @@ class Run:
     def facts(self) -> Facts:
         """What the data were like, known without them."""
         with self._data_json() as facts:
-            return Facts(int(facts["width"]), facts["kind"], tuple(map(int, facts["shape"])), facts["dynamic"])
+            shape, holes = tuple(map(int, facts["shape"])), facts.get("holes", False)
+            return Facts(int(facts["width"]), facts["kind"], shape, facts["dynamic"], holes)
 
     @property
     def columns(self) -> Columns | None:
@@ -346,6 +347,7 @@ def _facts(data: Data) -> dict[str, Any]:
         "kind": data.kind,
         "shape": list(data.shape),
         "dynamic": data.dynamic,
+        **({"holes": True} if data.holes else {}),  # a folder of before there were any is as it was
         "rows": rows,
         "columns": data.columns.as_json() if data.columns else None,
         "sha256": digest.hexdigest(),

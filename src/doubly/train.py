@@ -150,10 +150,7 @@ class Record(NamedTuple):
 def init(method: Method, x: Tensor) -> State:
     """The state from which a run on the training rows x starts."""
     rng = generator(x.device, method.seed, "chain")
-    total = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
-    for block in x.split(1000):  # all rows are never widened at once
-        total += block.sum(0, dtype=torch.float64)
-    theta = method.model.init(rng, (total / (len(x) * (255 if method.dynamic else 1))).float())
+    theta = method.model.init(rng, moments(method, x).mean)
     phi = method.proposal.init(rng)
     return State(
         theta=mover(method, 0).sampler.init(theta, rng),
@@ -166,6 +163,27 @@ def init(method: Method, x: Tensor) -> State:
         window=torch.zeros(theta.shape, dtype=torch.float64, device=x.device),
         began=0 if latest_start(method, len(x)) == 0 else None,
     )
+
+
+class Moments(NamedTuple):
+    """The mean and the spread of each column."""
+
+    mean: Tensor
+    spread: Tensor
+
+
+def moments(method: Method, x: Tensor) -> Moments:
+    """Of the training rows x, those cells that are there."""
+    total = square = known = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
+    for block in x.split(1000):  # all rows are never widened at once
+        holes = block.isnan()
+        values = block.masked_fill(holes, 0)
+        total = total + values.sum(0, dtype=torch.float64)
+        square = square + values.double().square().sum(0)
+        known = known + (~holes).sum(0)
+    white = 255 if method.dynamic else 1
+    spread = (square / known - (total / known) ** 2).clamp(min=0).sqrt()
+    return Moments((total / (known * white)).float(), (spread / white).float())
 
 
 class Mover(NamedTuple):
@@ -195,7 +213,7 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
 
     def climb_phi(grad: Tensor) -> None:
         nonlocal phi
-        grad = grad + method.phi_prior.grad(phi.theta) / n_data
+        grad = method.phi_prior.added(phi.theta, grad, 1 / n_data)
         phi = method.optimiser.tell(method.optimiser.ask(phi, phi_eta, rng), grad, phi_eta, rng)
 
     for _ in range(phi_steps if method.phi_first else 0):
@@ -205,7 +223,7 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
     theta = sampler.ask(theta, eta, rng)
     found = estimate("both" if shared else "theta")
     memory = found.memory
-    grad = method.prior.grad(theta.theta) + n_data * found.theta_grad
+    grad = method.prior.added(theta.theta, n_data * found.theta_grad)
     theta = sampler.tell(theta, grad, eta, rng)
     totals = _add(state.totals, len(x), found.stats, grad)
     for i in range(0 if method.phi_first else phi_steps):
@@ -357,11 +375,9 @@ def _predicted(method: Method, theta: Tensor, rows: int = 100) -> dict[str, floa
 
 def _add(totals: Tensor, n: int, stats: dict[str, Tensor], grad: Tensor) -> Tensor:
     """Add one step on n rows to an epoch's totals, without waiting for the device."""
-    rows, train, effective, largest = totals
     finite = torch.nan_to_num(grad.abs().max(), nan=0.0)
-    return torch.stack(
-        [rows + n, train + n * stats["train"], effective + n * stats["effective"], torch.maximum(largest, finite)]
-    )
+    sums = totals[:3].add(torch.stack([torch.ones_like(finite), stats["train"], stats["effective"]]), alpha=n)
+    return torch.cat([sums, torch.maximum(totals[3:], finite)])
 
 
 def stderr(rows: Tensor) -> float | None:

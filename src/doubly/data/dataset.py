@@ -42,6 +42,7 @@ class Origin:
 class Data:
     """Rows to learn from, to stop by and to score on: uint8 where all values are 0 or 1, else float32.
 
+    Cells may be missing: NaN in float32, whatever the kind.
     Where `dynamic` is true, `train` holds greys, uint8 from 0 to 255: training draws its bits anew each time it sees a
     row, 1 with probability grey / 255. All other rows are fixed, and so is what `split("train")` gives.
 
@@ -83,11 +84,24 @@ class Data:
                 raise UserError(f"{where} has no columns: each row needs at least one value")
             if rows.shape[1:] != width:
                 raise UserError(f"{where} has {rows.shape[1]} columns, train has {width[0]}: give all splits as many")
-            check_finite(rows, where)
+            check_finite(rows, where, nan_allowed=True)
             if not (self.dynamic and split == "train"):
                 object.__setattr__(self, split, as_kind(rows, self.kind, where))
         if min(self.shape, default=0) < 1 or math.prod(self.shape) != self.width:
             raise UserError(f"{self.name} has {self.width} columns, which do not fill the shape {self.shape}")
+        empty = missing(self.train).all(0)
+        if empty.any():
+            at = int(empty.argmax())
+            name = repr(self.columns.columns[self.columns.sources[at]].name) if self.columns else f"{at} (from 0)"
+            raise UserError(
+                f"column {name} of {self.name} has no value in any row of train, so that nothing can be learnt of it: "
+                f"leave it out"
+            )
+
+    @cached_property
+    def holes(self) -> bool:
+        """Whether any cell of any split is missing."""
+        return any(bool(missing(getattr(self, split)).any()) for split in SPLITS)
 
     @property
     def width(self) -> int:
@@ -118,7 +132,7 @@ def check_binary(data: Data, why: str) -> None:
     for split in SPLITS:
         rows = data.split(split)
         if not is_binary(rows):
-            at = first_place((rows != 0) & (rows != 1))
+            at = first_place(_neither(rows))
             where = data.origin.place(split, at) if data.origin else f"{split} {_place(at)}"
             raise UserError(
                 f"{why}, but {where} is {rows[at]:.6g}: binarise the data (for example binarise=threshold, 1 from 0.5 "
@@ -130,17 +144,27 @@ def check_binary(data: Data, why: str) -> None:
 
 
 def is_binary(rows: np.ndarray) -> bool:
-    """Whether all values are 0 or 1."""
-    return rows.dtype == bool or bool(((rows == 0) | (rows == 1)).all())
+    """Whether all values that are there are 0 or 1."""
+    return rows.dtype == bool or not _neither(rows).any()
+
+
+def _neither(rows: np.ndarray) -> np.ndarray:
+    found = (rows != 0) & (rows != 1)
+    return found & ~np.isnan(rows) if rows.dtype.kind == "f" else found
+
+
+def missing(rows: np.ndarray) -> np.ndarray:
+    """Which cells are missing."""
+    return np.isnan(rows) if rows.dtype.kind == "f" else np.broadcast_to(np.False_, rows.shape)
 
 
 def as_kind(rows: np.ndarray, kind: Kind, where: str, place: Callable[[Place], str] | None = None) -> np.ndarray:
     """The rows in the type of their kind, uint8 or float32; refused where they do not fit."""
     if kind == "binary":
         if not is_binary(rows):
-            at = first_place((rows != 0) & (rows != 1))
+            at = first_place(_neither(rows))
             raise UserError(f"{where} is said to be binary, but {_place(at)} is {rows[at]:.6g}: give 0 or 1")
-        return np.ascontiguousarray(rows, dtype=np.uint8)
+        return np.ascontiguousarray(rows, dtype=np.float32 if missing(rows).any() else np.uint8)
     with np.errstate(over="ignore"):
         narrow = np.ascontiguousarray(rows, dtype=np.float32)
     if np.isinf(narrow).any():
@@ -166,7 +190,7 @@ def check_finite(
 def not_finite(where: str, value: float) -> str:
     """The message for a value that is missing or infinite."""
     if np.isnan(value):
-        return f"{where} is missing (nan): missing values cannot be trained on; drop such rows or fill them first"
+        return f"{where} is missing (nan): missing values cannot be binarised; drop such rows or fill them first"
     return f"{where} is {value}: only finite numbers can be used; drop such rows or fill them first"
 
 

@@ -114,7 +114,7 @@ class Raw(NamedTuple):
 
 def from_file(path: Path, options: Options) -> Data:
     """Data from a file; of valid and test, those it lacks are held out of its rows, at random by the seed."""
-    raw = read_raw(path, options, nan_allowed=False)
+    raw = read_raw(path, options, nan_allowed=not options.binarise)
     splits, columns, dynamic = raw.splits, raw.columns, False
     if options.binarise:
         splits, dynamic = binarise(
@@ -148,7 +148,7 @@ def read_raw(path: Path, options: Options, nan_allowed: bool = True) -> Raw:
     found = dict(zip(names, tables, strict=True))
     for name, table in found.items():
         check_finite(table.rows, f"{name} in {path}", nan_allowed)
-        if not nan_allowed and table.rows.dtype.kind == "f":  # before rows are held out, so that the message is right
+        if table.rows.dtype.kind == "f":  # before rows are held out, so that the message is right
             as_kind(table.rows, "real", f"{name} in {path}")
     given = {"train" if name == single else name: table.rows for name, table in found.items()}
     numbers = _hold_out({split: np.arange(len(rows)) for split, rows in given.items()}, options, path)

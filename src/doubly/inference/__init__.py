@@ -1,9 +1,10 @@
 """Hidden variables: draws, weights, and the gradients estimated with them."""
 
 from doubly.inference.annealing import Annealing, Gap
-from doubly.inference.draws import Draws, Marginal, normalised, propose
+from doubly.inference.draws import Draws, Marginal, choose, is_exact, join, normalised, pick, propose, weigh
 from doubly.inference.estimator import Estimate, Estimator, Memory, Wanted
 from doubly.inference.gibbs import Gibbs
+from doubly.inference.hollow import for_holes
 from doubly.inference.nais import NAIS
 from doubly.inference.objectives import OBJECTIVES, Objective, Wake
 from doubly.inference.scoring import RELIABLE, Scored, Scoring, Tally, log_marginal, score
@@ -30,8 +31,14 @@ __all__ = [
     "Tally",
     "Wake",
     "Wanted",
+    "choose",
+    "for_holes",
+    "is_exact",
+    "join",
     "log_marginal",
     "normalised",
+    "pick",
     "propose",
     "score",
+    "weigh",
 ]

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from doubly.errors import UserError
-from doubly.inference.draws import Marginal, effective_draws, log_mean_weight
+from doubly.inference.draws import Marginal, effective, log_mean_weight, normalised
 from doubly.inference.gibbs import log_odds, sweep
 from doubly.kernels.noise import normal
 from doubly.model import Chain, Values, nothing
@@ -131,7 +131,7 @@ class Annealing:
         temperature of every block, those of pilot runs included.
         """
         log_weight = self._log_weights(model, theta, x, None, rng, progress, cells)
-        return Marginal(log_mean_weight(log_weight), effective_draws(log_weight))
+        return Marginal(log_mean_weight(log_weight), effective(normalised(log_weight)))
 
     def reverse(
         self,
@@ -153,7 +153,7 @@ class Annealing:
             shapes = ", ".join(str(tuple(value.shape)) for value in z)
             raise UserError(f"every hidden layer needs a value for each of the {len(x)} rows, got shapes {shapes}")
         log_weight = self._log_weights(model, theta, x, z, rng, progress, cells)
-        return Marginal(-log_mean_weight(log_weight), effective_draws(log_weight))
+        return Marginal(-log_mean_weight(log_weight), effective(normalised(log_weight)))
 
     def gap(self, model: Chain, theta: Tensor, n: int, rng: torch.Generator, progress: Progress = _silent) -> Gap:
         """Both bounds on the mean of log p(x) over n rows that the model itself has drawn: bidirectional Monte Carlo.

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from doubly.errors import UserError
-from doubly.inference.draws import effective_draws, log_mean_weight, normalised, propose
+from doubly.inference.draws import Draws, propose
 from doubly.inference.estimator import Estimate, Estimator, Wanted
 from doubly.inference.objectives import Memory, Objective, Round, Wake
+from doubly.kernels.weights import summarise
 from doubly.model import Chain
 
 
@@ -34,6 +35,21 @@ class NAIS(Estimator):
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
         return self.objective.init(chain, rng)
 
+    def look(
+        self,
+        chain: Chain,
+        theta: Tensor,
+        proposal: Chain,
+        phi: Tensor,
+        x: Tensor,
+        index: Tensor,
+        memory: Memory,
+        rng: torch.Generator,
+        pathwise: bool,
+    ) -> Draws:
+        """The draws from which all is estimated."""
+        return propose(chain, theta, proposal, phi, x, self.draws, rng, pathwise)
+
     def __call__(
         self,
         chain: Chain,
@@ -46,20 +62,44 @@ class NAIS(Estimator):
         rng: torch.Generator,
         wanted: Wanted = "both",
     ) -> Estimate:
+        whole = proposal.layers and not proposal.masked
+        if whole and (wanted == "theta" or self.objective.shares(x) is not None):
+            return self._directly(chain, theta.detach(), proposal, phi.detach(), x, memory, rng, wanted)
         theta = theta.detach().requires_grad_(wanted != "phi")
         phi = phi.detach().requires_grad_(wanted != "theta")
         pathwise = self.objective.pathwise and phi.requires_grad
-        drawn = propose(chain, theta, proposal, phi, x, self.draws, rng, pathwise)
-        weight = normalised(drawn.log_weight)
+        drawn = self.look(chain, theta, proposal, phi, x, index, memory, rng, pathwise)
+        weight, train, effective = summarise(drawn.log_p, drawn.log_q)
         theta_climb, phi_climb = (weight * drawn.log_p).sum(0).mean(), theta.new_zeros(())
         if phi.requires_grad:
-            rows, memory = self.objective(Round(chain, theta, proposal, phi, x, drawn, weight, memory, rng))
+            rows, learnt = self.objective(Round(chain, theta, proposal, phi, x, drawn, weight, memory, rng))
+            memory = memory | learnt
             phi_climb = rows.mean()
-        log_weight = drawn.log_weight.detach()
+        stats = {"train": train, "effective": effective}
+        return Estimate(*_gradients(theta_climb, theta, phi_climb, phi, pathwise), memory, stats)
+
+    def _directly(
+        self,
+        chain: Chain,
+        theta: Tensor,
+        proposal: Chain,
+        phi: Tensor,
+        x: Tensor,
+        memory: Memory,
+        rng: torch.Generator,
+        wanted: Wanted,
+    ) -> Estimate:
+        """The same without a graph: where both gradients are weighted sums, layers know the way back by themselves."""
+        q = proposal.track_draw(phi, x, rng, self.draws, back=wanted != "theta")
+        p = chain.track(theta, (x, *q.values[::-1]), back=wanted != "phi")
+        weight, train, effective = summarise(p.log_prob, q.log_prob)
+        share = weight / len(x)
+        phi_share = None if wanted == "theta" else self.objective.shares(share)
         return Estimate(
-            *_gradients(theta_climb, theta, phi_climb, phi, pathwise),
+            theta.new_zeros(0) if wanted == "phi" else p.pull(share),
+            phi.new_zeros(0) if phi_share is None else q.pull(phi_share),
             memory,
-            {"train": log_mean_weight(log_weight).mean(), "effective": effective_draws(log_weight).mean()},
+            {"train": train, "effective": effective},
         )
 
 

@@ -52,6 +52,9 @@ class Objective(ABC):
     pathwise: ClassVar[bool] = False
     """Whether the gradient goes through the values drawn, so that every hidden layer must be reparameterised."""
 
+    weighted: ClassVar[bool] = False
+    """Whether the weights alone say what the draws stand for, so that not all of them must be the proposal's own."""
+
     def check(self, model: Chain, draws: int) -> None:
         """Refuse a model or a number of draws that this objective cannot serve, before training starts."""
         rough = [type(layer).__name__ for layer in model.layers[1:] if layer.kind == "binary"]
@@ -66,6 +69,10 @@ class Objective(ABC):
         """What the objective remembers between rounds."""
         return {}
 
+    def shares(self, weight: Tensor) -> Tensor | None:
+        """What each log q(z_s | x) counts, if the objective is a sum of them with constants that the weights give."""
+        return None
+
     @abstractmethod
     def __call__(self, round: Round) -> Climb:
         """What to climb."""
@@ -78,8 +85,13 @@ class Wake(Objective):
     sum_s w_s log q(z_s | x)
     """
 
+    weighted = True
+
+    def shares(self, weight: Tensor) -> Tensor:
+        return weight
+
     def __call__(self, round: Round) -> Climb:
-        return Climb((round.weight * round.draws.log_q).sum(0), round.memory)
+        return Climb((self.shares(round.weight) * round.draws.log_q).sum(0), round.memory)
 
 
 @dataclass(frozen=True)
@@ -89,14 +101,20 @@ class Sleep(Objective):
     log q(z | x) for (x, z) ~ p(x, z | theta)
     """
 
+    weighted = True
+
     def __call__(self, round: Round) -> Climb:
         x, *hidden = round.model.sample(round.theta.detach(), len(round.x), round.rng)
+        if round.proposal.masked:  # dreams have the holes of the rows
+            x = x.masked_fill(round.x.isnan(), math.nan)
         return Climb(round.proposal.log_prob(round.phi, tuple(hidden[::-1]), x), round.memory)
 
 
 @dataclass(frozen=True)
 class WakeSleep(Objective):
     """Wake and sleep in equal parts."""
+
+    weighted = True
 
     def __call__(self, round: Round) -> Climb:
         return Climb((Wake()(round).rows + Sleep()(round).rows) / 2, round.memory)
@@ -175,7 +193,7 @@ class NVIL(Objective):
         state = AdamState(theta, m, v, int(t))
         baseline = self._baseline(round.x.shape[1])
         weights = state.theta.detach().requires_grad_()
-        error = round.draws.log_weight.detach() - baseline.predict(weights, round.x)
+        error = round.draws.log_weight.detach() - baseline.predict(weights, round.x.nan_to_num())  # 0 in holes
         (grad,) = torch.autograd.grad(-(error**2).mean(), weights)
         left = error.detach()
         mean = torch.lerp(left.mean(), round.memory["nvil.mean"], self.decay)

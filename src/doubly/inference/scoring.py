@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from doubly.errors import UserError
-from doubly.inference.draws import Marginal, propose
+from doubly.inference.draws import Marginal, is_exact, propose
 from doubly.inference.pareto import khat, tail_length
 from doubly.kernels.noise import generator
 from doubly.model import Chain
@@ -132,8 +132,10 @@ def score(
     `watch` is shown the tally after each part of the work, with the share of the work that is done.
     """
     tally = fresh(how, x) if tally is None else tally
-    if not proposal.layers:  # with nothing hidden, one look is exact
-        return _exact(torch.cat([model.log_prob(theta, (part.to(theta.dtype),)) for part in x.split(1000)]))
+    if is_exact(model, proposal):
+        rng = generator(x.device, how.seed, "nothing is drawn")
+        looks = [propose(model, theta, proposal, phi, part.to(theta.dtype), 1, rng) for part in x.split(1000)]
+        return _exact(torch.cat([look.log_weight[0] for look in looks]))
     rounds = how.rounds()
     for r in range(int(tally.round), len(rounds)):
         if not tally.active.any():

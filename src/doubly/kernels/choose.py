@@ -5,18 +5,21 @@ fused ones wherever they can be used, that is for float32 on a CPU with Numba in
 """
 
 import contextlib
+import contextvars
 import ctypes
 import functools
 import importlib
 import os
+from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from doubly.errors import UserError
 
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 VARIABLE = "DOUBLY_KERNELS"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 
@@ -41,12 +44,36 @@ def wants_grad(*tensors: Tensor) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
+_compiling = contextvars.ContextVar("compiling", default=False)
+
+
+@contextlib.contextmanager
+def compiling(wanted: bool) -> Iterator[None]:
+    """Put the plain kernels through torch.compile, or not."""
+    before = _compiling.set(wanted)
+    try:
+        yield
+    finally:
+        _compiling.reset(before)
+
+
+def compilable(kernel: Kernel) -> Kernel:
+    """A plain kernel for torch.compile, which makes one pass over memory of its many where `compiling` asks for it."""
+    compiled = functools.cache(lambda: torch.compile(kernel))
+
+    @functools.wraps(kernel)
+    def call(*args: Any) -> Any:
+        return (compiled() if _compiling.get() else kernel)(*args)
+
+    return cast(Kernel, call)
+
+
 def loops() -> ModuleType:
     """The compiled loops, set to run on as many threads as PyTorch does."""
     numba = _numba()
     # the number belongs to the calling thread, so it cannot be set once and for all
     numba.set_num_threads(min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
-    return importlib.import_module("doubly.kernels.loops")
+    return _loops()
 
 
 def in_use() -> dict[str, Any]:
@@ -99,6 +126,11 @@ def _keep_freed_memory(threshold: int = 2**28) -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, 2**25)  # the largest that it takes; beyond, each tensor is a mapping of its own
         mallopt(_M_TRIM_THRESHOLD, threshold)
+
+
+@functools.cache
+def _loops() -> ModuleType:
+    return importlib.import_module("doubly.kernels.loops")
 
 
 @functools.cache

@@ -5,9 +5,11 @@ import math
 import torch
 from torch import Tensor
 
+from doubly.kernels import choose
 from doubly.kernels.noise import normal
 
 
+@choose.compilable
 def log_prob(mu: Tensor, log_sigma: Tensor, value: Tensor) -> Tensor:
     """sum_i -((value_i - mu_i) / sigma_i)^2 / 2 - log sigma_i - log(2 pi) / 2 over the last axis."""
     return cells(mu, log_sigma, value).sum(-1)

@@ -179,6 +179,82 @@ def normal(out, key_low, key_high):
         normal_part(out, part, key_low, key_high)
 
 
+# Importance weights of a mini-batch: too few for threads.
+
+
+@njit(cache=True, error_model="numpy")
+def summarise(log_p, log_q, weight, means):
+    """Normalised weights (S, B), and means over the rows of log mean weight and of effective draws."""
+    draws, rows = log_p.shape
+    log_mean, effective = 0.0, 0.0
+    for k in range(rows):
+        largest = log_p[0, k] - log_q[0, k]
+        for s in range(1, draws):
+            value = log_p[s, k] - log_q[s, k]
+            if value > largest or np.isnan(value):
+                largest = value
+        total, squares = 0.0, 0.0
+        for s in range(draws):
+            w = np.exp(float(log_p[s, k] - log_q[s, k] - largest))
+            weight[s, k] = w
+            total += w
+            squares += w * w
+        for s in range(draws):
+            weight[s, k] = weight[s, k] / total
+        log_mean += float(largest) + np.log(total / draws)
+        effective += total * total / squares
+    means[0] = log_mean / rows
+    means[1] = effective / rows
+
+
+# Moves of the weights, each in one pass. Parts are those of the random numbers.
+
+
+@_row
+def thermostat_part(part, u, excess, grad, eta, friction, heat, rate, new_u, new_excess, key_low, key_high):
+    noise = np.empty(NORMALS, float32)
+    normals(noise, part, key_low, key_high)
+    start = part * NORMALS
+    end = min(start + NORMALS, u.shape[0])
+    v, a, g, w, b = u[start:end], excess[start:end], grad[start:end], new_u[start:end], new_excess[start:end]
+    spread = float32(np.sqrt(2 * friction * heat))
+    eta, friction, heat, rate = float32(eta), float32(friction), float32(heat), float32(rate)
+    for i in range(v.shape[0]):
+        moved = v[i] - (friction + a[i]) * v[i] + eta * g[i] + spread * noise[i]
+        w[i] = moved
+        b[i] = a[i] + rate * (moved * moved - heat)
+
+
+@_kernel
+def thermostat(u, excess, grad, eta, friction, heat, rate, new_u, new_excess, key_low, key_high):
+    """Euler's step of a Nosé–Hoover thermostat for each weight; heat is eta T."""
+    for part in prange((u.shape[0] + NORMALS - 1) // NORMALS):
+        thermostat_part(part, u, excess, grad, eta, friction, heat, rate, new_u, new_excess, key_low, key_high)
+
+
+@_row
+def adam_part(start, theta, m, v, grad, beta1, beta2, move, correction, epsilon, new_theta, new_m, new_v):
+    end = min(start + NORMALS, theta.shape[0])
+    t, a, b, g = theta[start:end], m[start:end], v[start:end], grad[start:end]
+    new_t, new_a, new_b = new_theta[start:end], new_m[start:end], new_v[start:end]
+    keep, take, fresh = float32(beta2), float32(1 - beta2), float32(1 - beta1)
+    move, correction, epsilon = float32(move), float32(correction), float32(epsilon)
+    for i in range(t.shape[0]):
+        mean = a[i] + fresh * (g[i] - a[i])
+        square = keep * b[i] + take * g[i] * g[i]
+        new_a[i] = mean
+        new_b[i] = square
+        new_t[i] = t[i] + move * mean / (np.sqrt(square) * correction + epsilon)
+
+
+@_kernel
+def adam(theta, m, v, grad, beta1, beta2, move, correction, epsilon, new_theta, new_m, new_v):
+    """theta + move m / (correction sqrt(v) + epsilon), with the new moments m and v."""
+    for part in prange((theta.shape[0] + NORMALS - 1) // NORMALS):
+        start = part * NORMALS
+        adam_part(start, theta, m, v, grad, beta1, beta2, move, correction, epsilon, new_theta, new_m, new_v)
+
+
 # Bernoulli variables.
 
 # factors between 1 and 2 that can be multiplied before a float32 overflows, and how many such products before a float64
@@ -186,24 +262,33 @@ def normal(out, key_low, key_high):
 FACTORS, PRODUCTS = 112, 8
 
 
-def _scorer(keep: bool) -> Any:
+@_exact
+def bernoulli_terms(logit, x):
+    """1 + e^-|l|, x l - max(l, 0) and x - sigmoid(l): what the log-probability of x and its gradient are made of."""
+    e = exp_minus_abs(logit)
+    return ONE + e, x * logit - max(logit, ZERO), x - (ONE if logit >= ZERO else e) / (ONE + e)
+
+
+def _scorer(shift: bool, keep: bool) -> Any:
     @_row
-    def score(logits, value, residual):
-        """sum_i value_i l_i - softplus(l_i); with `keep`, residual_i = value_i - sigmoid(l_i) comes with it.
+    def score(logits, offset, value, residual):
+        """sum_i x_i l_i - softplus(l_i); with `keep`, residual_i = x_i - sigmoid(l_i) comes with it.
 
         softplus(l) = max(l, 0) + log(1 + e^-|l|), and of the last, products are taken before the logarithm.
+        With `shift`, l = logits + offset, and the residual takes the place of the logits.
         """
         total, products, n = 0.0, 1.0, 0
         for start in range(0, logits.shape[0], FACTORS):
             end = start + FACTORS
-            logit, x, r = logits[start:end], value[start:end], residual[start:end]
+            logit, x, o = logits[start:end], value[start:end], offset[start:end]
+            r = logit if shift else residual[start:end]
             product, linear = ONE, ZERO
             for i in range(logit.shape[0]):
-                e = exp_minus_abs(logit[i])
-                product *= ONE + e
-                linear += x[i] * logit[i] - max(logit[i], ZERO)
+                factor, term, left = bernoulli_terms(logit[i] + o[i] if shift else logit[i], x[i])
+                product *= factor
+                linear += term
                 if keep:
-                    r[i] = x[i] - (ONE if logit[i] >= ZERO else e) / (ONE + e)
+                    r[i] = left
             total, products, n = total + float(linear), products * float(product), n + 1
             if n == PRODUCTS:
                 total, products, n = total - np.log(products), 1.0, 0
@@ -212,7 +297,8 @@ def _scorer(keep: bool) -> Any:
     return score
 
 
-score_row, score_row_and_keep = _scorer(False), _scorer(True)
+score_row, score_row_and_keep = _scorer(False, False), _scorer(False, True)
+score_shifted_row, score_shifted_row_and_keep = _scorer(True, False), _scorer(True, True)
 
 
 @_row
@@ -232,9 +318,9 @@ def bernoulli_row(row, logits, value, drawing, key_low, key_high, log_prob, resi
     if drawing:
         draw_row(logit, x, row, key_low, key_high)
     if residual.shape[0] > 0:
-        log_prob[row] = score_row_and_keep(logit, x, residual[row])
+        log_prob[row] = score_row_and_keep(logit, x, x, residual[row])
     else:
-        log_prob[row] = score_row(logit, x, x)
+        log_prob[row] = score_row(logit, x, x, x)
 
 
 @_kernel
@@ -242,6 +328,22 @@ def bernoulli(logits, value, drawing, key_low, key_high, log_prob, residual):
     """Draw `value` where asked, then score it. Row k goes with row k of the results, wrapping around."""
     for row in prange(log_prob.shape[0]):
         bernoulli_row(row, logits, value, drawing, key_low, key_high, log_prob, residual)
+
+
+@_row
+def bernoulli_shifted_row(row, logits, offset, value, keep, log_prob):
+    o, x = offset[row % offset.shape[0]], value[row % value.shape[0]]
+    if keep:
+        log_prob[row] = score_shifted_row_and_keep(logits[row], o, x, x)
+    else:
+        log_prob[row] = score_shifted_row(logits[row], o, x, x)
+
+
+@_kernel
+def bernoulli_shifted(logits, offset, value, keep, log_prob):
+    """Score values by the log-odds logits + offset; with `keep`, what is left takes the place of the logits."""
+    for row in prange(log_prob.shape[0]):
+        bernoulli_shifted_row(row, logits, offset, value, keep, log_prob)
 
 
 @_kernel
@@ -389,10 +491,10 @@ def nade_tile(tile, c, r, W, factors, V, value, drawing, key_low, key_high, log_
         row = first + t
         x = value[row % value.shape[0]]
         if residual.shape[0] > 0:
-            log_prob[row] = score_row_and_keep(mine[t], x, residual[row])
+            log_prob[row] = score_row_and_keep(mine[t], x, x, residual[row])
             end[row] = state[t]
         else:
-            log_prob[row] = score_row(mine[t], x, x)
+            log_prob[row] = score_row(mine[t], x, x, x)
 
 
 @_kernel

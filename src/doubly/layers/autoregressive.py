@@ -1,9 +1,7 @@
 """Layers whose values depend on each other in an order."""
 
-import contextlib
 import functools
 from abc import abstractmethod
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +10,8 @@ from torch import Tensor
 from doubly.errors import UserError
 from doubly.kernels import bernoulli
 from doubly.layers.layer import Drawn, Layer, Params
+
+PUSH = 1e6  # log-odds beside which all others are nothing
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Autoregressive(Layer):
         """The log-odds of each entry given those before it, with value and log-odds in the order."""
 
     @abstractmethod
-    def walk(self, params: Params, given: Tensor) -> Generator[Tensor, Tensor, None]:
-        """Gives the log-odds of the entries in their order, each after it has been sent the one before."""
+    def draw_pushed(self, params: Params, given: Tensor, push: Tensor, rng: torch.Generator) -> Tensor:
+        """A value in the order, with `push` added to the log-odds of its entries."""
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return self.out_of_order(torch.sigmoid(self.logits(params, self.in_order(value), given)))
@@ -53,17 +53,11 @@ class Autoregressive(Layer):
         What comes after a missing entry has no say in it: such a draw has to be weighed by that density.
         """
         value, missing = (self.in_order(each) for each in torch.broadcast_tensors(value, missing))
-        shape = torch.broadcast_shapes(value.shape[:-1], given.shape[:-1])
-        filled, log_prob = [], value.new_zeros(shape)
-        walk = self.walk(params, given.expand(*shape, given.shape[-1]))
-        logits = next(walk)
-        for there, hole in zip(value.unbind(-1), missing.unbind(-1), strict=True):
-            x = torch.where(hole, bernoulli.plain_draw(logits, rng), there)
-            log_prob = log_prob + bernoulli.cells(logits, x).masked_fill(hole, 0)
-            filled.append(x)
-            with contextlib.suppress(StopIteration):  # after the last
-                logits = walk.send(x)
-        return Drawn(self.out_of_order(torch.stack(filled, -1)), log_prob)
+        # what is there is pushed so far that nothing else can be drawn
+        push = torch.where(missing, 0, PUSH * (2 * value - 1))
+        filled = torch.where(missing, self.draw_pushed(params, given, push, rng), value)
+        known = bernoulli.cells(self.logits(params, filled, given), filled).masked_fill(missing, 0).sum(-1)
+        return Drawn(self.out_of_order(filled), known)
 
     def in_order(self, value: Tensor) -> Tensor:
         """The last axis put into the order."""

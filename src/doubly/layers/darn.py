@@ -1,6 +1,5 @@
 """Deep autoregressive network layer."""
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor
 
 from doubly.kernels import bernoulli
 from doubly.kernels import darn as darn_kernel
-from doubly.kernels.rows import broadcast
 from doubly.layers.autoregressive import Autoregressive
 from doubly.layers.layer import Drawn, Params
 
@@ -37,7 +35,9 @@ class DARN(Autoregressive):
 
     def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         value = self.in_order(value)
-        return bernoulli.log_prob(self.logits(params, value, given), value)
+        # one product for the value, which all draws of the given share, and one for the given
+        offset = darn_kernel.sums_before(value, params["W"]) + params["b"]
+        return bernoulli.linear_log_prob(given, params["U"], offset, value)
 
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         start = F.linear(given, params["U"], params["b"])
@@ -46,16 +46,9 @@ class DARN(Autoregressive):
         logits = start + F.linear(value, square)
         return Drawn(self.out_of_order(value), bernoulli.log_prob(logits, value))
 
-    def walk(self, params: Params, given: Tensor) -> Generator[Tensor, Tensor, None]:
-        square, logits = darn_kernel.square(params["W"], self.n_out), F.linear(given, params["U"], params["b"])
-        for i, column in enumerate(square.unbind(1)):
-            x = yield logits[..., i]
-            logits = logits + x.unsqueeze(-1) * column
+    def draw_pushed(self, params: Params, given: Tensor, push: Tensor, rng: torch.Generator) -> Tensor:
+        start = F.linear(given, params["U"], params["b"]) + push
+        return darn_kernel.draw(start, darn_kernel.square(params["W"], self.n_out), rng)
 
     def logits(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        # one product for the value, which all draws of the given share, and one for the given
-        of_value = darn_kernel.sums_before(value, params["W"]) + params["b"]
-        of_given = F.linear(given, params["U"])
-        if of_given.shape == broadcast(of_given.shape, of_value.shape):
-            return of_given.add_(of_value)  # the larger of the two is not written out a second time
-        return of_given + of_value
+        return F.linear(given, params["U"]) + (darn_kernel.sums_before(value, params["W"]) + params["b"])

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple, get_args
 
@@ -20,6 +21,15 @@ class Drawn(NamedTuple):
 
     value: Tensor
     log_prob: Tensor
+
+
+class Tracked(NamedTuple):
+    """A value with its log density, a constant, and the way back from it to the parameters."""
+
+    value: Tensor
+    log_prob: Tensor
+    pull: Callable[[Tensor, Params], None]
+    """Given a weight for each row, writes sum_rows weight d log_prob / d params into tensors of the same shapes."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +73,16 @@ class Layer(ABC):
         """As `draw`, but the value too carries the gradient, as a smooth function of parameters, given and noise."""
         raise UserError(f"{type(self).__name__} is not reparameterised: its draws have no gradient")
 
+    def track(self, params: Params, value: Tensor, given: Tensor, back: bool = True) -> Tracked:
+        """`log_prob` with its way back, if that is wanted. Autograd knows it; a layer may know one that is quicker."""
+        return _by_autograd(params, back, lambda watched: Drawn(value, self.log_prob(watched, value, given)))
+
+    def track_draw(
+        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, back: bool = True
+    ) -> Tracked:
+        """`draw`, likewise."""
+        return _by_autograd(params, back, lambda watched: self.draw(watched, given, rng, draws))
+
     @abstractmethod
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         """E[value_i | given, and those entries of `value` that come before i where the layer is autoregressive]."""
@@ -70,6 +90,11 @@ class Layer(ABC):
     def cells(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         """log p of each entry, given those before it where the layer is autoregressive: `log_prob` is their sum."""
         raise UserError(f"{type(self).__name__} does not say how its entries share its log_prob: give it `cells`")
+
+    def known(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        """log p of those entries that are not NaN, where values are independent: the factors of the others drop out."""
+        holes = value.isnan()
+        return self.cells(params, value.masked_fill(holes, 0), given).masked_fill(holes, 0).sum(-1)
 
     def fill(self, params: Params, value: Tensor, missing: Tensor, given: Tensor, rng: torch.Generator) -> Drawn:
         """The missing entries drawn anew, beside the log density of the others.
@@ -98,3 +123,18 @@ class Layer(ABC):
 def log_odds(mean: Tensor) -> Tensor:
     """Log-odds of a mean in [0, 1], kept finite where a variable never or always is 1."""
     return torch.logit(mean.clamp(0.005, 0.995))
+
+
+def _by_autograd(params: Params, back: bool, look: Callable[[Params], Drawn]) -> Tracked:
+    watched = {name: value.detach().requires_grad_(back) for name, value in params.items()}
+    with torch.set_grad_enabled(back):
+        value, log_prob = look(watched)
+
+    def pull(weight: Tensor, into: Params) -> None:
+        if not watched:
+            return
+        found = torch.autograd.grad(log_prob, tuple(watched.values()), weight, materialize_grads=True)
+        for name, grad in zip(watched, found, strict=True):
+            into[name].copy_(grad)
+
+    return Tracked(value, log_prob.detach(), pull)

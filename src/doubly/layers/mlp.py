@@ -54,11 +54,15 @@ class Perceptron(Layer):
     def _output_bias(self, rng: torch.Generator, mean: Tensor | None) -> Tensor:
         """What the first head's bias starts from."""
 
-    def _heads(self, params: Params, given: Tensor) -> list[Tensor]:
+    def _features(self, params: Params, given: Tensor) -> Tensor:
         activation = ACTIVATIONS[self.activation]
         for i in range(len(self._sizes()) - 1):
             given = activation(F.linear(given, params[f"W{i}"], params[f"b{i}"]))
-        return [F.linear(given, params[f"W_{head}"], params[f"b_{head}"]) for head in self.heads]
+        return given
+
+    def _heads(self, params: Params, given: Tensor) -> list[Tensor]:
+        features = self._features(params, given)
+        return [F.linear(features, params[f"W_{head}"], params[f"b_{head}"]) for head in self.heads]
 
     def _sizes(self) -> list[int]:
         assert isinstance(self.widths, tuple)
@@ -79,7 +83,11 @@ class MLP(Perceptron):
         return self.bias(rng, mean, reference=0.0)
 
     def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        return bernoulli.log_prob(self._heads(params, given)[0], value)
+        features = self._features(params, given)
+        return bernoulli.linear_log_prob(features, params["W_logits"], params["b_logits"], value)
+
+    def known(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return bernoulli.known_log_prob(self._heads(params, given)[0], value)
 
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         return Drawn(*bernoulli.draw_with_log_prob(self._heads(params, given)[0], rng, draws))

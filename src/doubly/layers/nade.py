@@ -1,6 +1,5 @@
 """Conditional neural autoregressive distribution estimator."""
 
-from collections.abc import Generator
 from dataclasses import dataclass
 
 import torch
@@ -62,11 +61,9 @@ class NADE(Autoregressive):
     def logits(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return nade.logits(*self._parts(params, given), value)
 
-    def walk(self, params: Params, given: Tensor) -> Generator[Tensor, Tensor, None]:
-        a, r, W, V = self._parts(params, given)
-        for i in range(self.n_out):
-            x = yield torch.sigmoid(a) @ V[i] + r[..., i]
-            a = a + x.unsqueeze(-1) * W[i]
+    def draw_pushed(self, params: Params, given: Tensor, push: Tensor, rng: torch.Generator) -> Tensor:
+        hidden, output, W, V = self._parts(params, given)
+        return nade.draw(hidden, output + push, W, V, rng)[0]
 
     def _parts(self, params: Params, given: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Where the hidden layer and the outputs start from, and what the values do to the first and it to the last."""

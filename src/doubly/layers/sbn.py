@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from doubly.kernels import bernoulli
-from doubly.layers.layer import Drawn, Layer, Params
+from doubly.kernels import bernoulli, choose
+from doubly.layers.layer import Drawn, Layer, Params, Tracked
 
 
 @dataclass(frozen=True)
@@ -26,10 +26,33 @@ class SBN(Layer):
         return {"W": self.weights(rng, self.n_out, self.n_in), "b": self.bias(rng, mean, reference=-1.0)}
 
     def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        return bernoulli.log_prob(self._logits(params, given), value)
+        return bernoulli.linear_log_prob(given, params["W"], params["b"], value)
+
+    def known(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return bernoulli.known_log_prob(self._logits(params, given), value)
 
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         return Drawn(*bernoulli.draw_with_log_prob(self._logits(params, given), rng, draws))
+
+    def track(self, params: Params, value: Tensor, given: Tensor, back: bool = True) -> Tracked:
+        W, b = params["W"], params["b"]
+        if not choose.fused(given, W, b, value):
+            return super().track(params, value, given, back)
+        return self._tracked(
+            value, bernoulli.track_linear(given.detach(), W.detach(), b.detach(), value.detach(), back)
+        )
+
+    def track_draw(
+        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, back: bool = True
+    ) -> Tracked:
+        W, b = params["W"], params["b"]
+        if not choose.fused(given, W, b):
+            return super().track_draw(params, given, rng, draws, back)
+        value, found = bernoulli.track_linear_draw(given.detach(), W.detach(), b.detach(), rng, draws, back)
+        return self._tracked(value, found)
+
+    def _tracked(self, value: Tensor, found: bernoulli.Linear) -> Tracked:
+        return Tracked(value, found.log_prob, lambda weight, into: found.pull(weight, into["W"], into["b"]))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return torch.broadcast_tensors(torch.sigmoid(self._logits(params, given)), value)[0]

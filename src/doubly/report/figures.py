@@ -218,7 +218,7 @@ def column_means(data: np.ndarray, samples: np.ndarray) -> Figure:
     """The mean of each column in the data and in samples from the model: for tables, which make no pictures."""
     figure = Figure(figsize=(4.8, 4.5), dpi=DPI, layout="constrained")
     axes = figure.add_subplot()
-    x, y = data.mean(0, dtype=float), samples.mean(0, dtype=float)
+    x, y = np.nanmean(data, 0, dtype=float), samples.mean(0, dtype=float)
     low, high = min(x.min(), y.min()), max(x.max(), y.max())
     margin = 0.05 * ((high - low) or 1)
     ends = (low - margin, high + margin)
@@ -226,7 +226,7 @@ def column_means(data: np.ndarray, samples: np.ndarray) -> Figure:
     axes.errorbar(
         x,
         y,
-        xerr=data.std(0, dtype=float) / math.sqrt(len(data)),
+        xerr=np.nanstd(data, 0, dtype=float) / np.sqrt((~np.isnan(data)).sum(0)),
         yerr=samples.std(0, dtype=float) / math.sqrt(len(samples)),
         fmt="o",
         color=BLUE,

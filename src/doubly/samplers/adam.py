@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from doubly.errors import UserError
+from doubly.kernels.moves import Moments, adam
 from doubly.samplers.sampler import Sampler
 
 
@@ -43,10 +44,7 @@ class Adam(Sampler):
         return AdamState(theta, torch.zeros_like(theta), torch.zeros_like(theta), t=0)
 
     def tell(self, state: AdamState, grad: Tensor, eta: float, rng: torch.Generator) -> AdamState:
-        theta, m, v, t = state
-        t += 1
-        m = torch.lerp(m, grad, 1 - self.beta1)
-        v = (self.beta2 * v).addcmul_(grad, grad, value=1 - self.beta2)
-        spread = v.sqrt().div_(math.sqrt(1 - self.beta2**t)).add_(self.epsilon)
-        theta = torch.addcdiv(theta, m, spread, value=eta / (1 - self.beta1**t))
-        return AdamState(theta, m, v, t)
+        t = state.t + 1
+        move, correction = eta / (1 - self.beta1**t), 1 / math.sqrt(1 - self.beta2**t)
+        before = Moments(state.theta, state.m, state.v)
+        return AdamState(*adam(before, grad, self.beta1, self.beta2, move, correction, self.epsilon), t)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from doubly.kernels.moves import Thermostat, thermostat
 from doubly.samplers.sampler import Sampler, check_friction, check_rate, check_temperature, noise, rescaled
 
 
@@ -52,20 +53,15 @@ class SGNHT(Sampler):
         return SGNHTState(state.theta + u, u, state.excess, eta)
 
     def tell(self, state: SGNHTState, grad: Tensor, eta: float, rng: torch.Generator) -> SGNHTState:
-        theta, u, excess, _ = state
-        u = torch.addcmul((1 - self.friction) * u, excess, u, value=-1).add_(grad, alpha=eta)
-        u.add_(noise(theta, rng), alpha=math.sqrt(2 * self.friction * eta * self.temperature))
-        return SGNHTState(theta, u, self._driven(excess, u, eta), eta)
+        before = Thermostat(state.u, state.excess)
+        u, excess = thermostat(before, grad, eta, self.friction, eta * self.temperature, self.rate, rng)
+        return SGNHTState(state.theta, u, excess, eta)
 
     def stats(self, state: SGNHTState) -> dict[str, Tensor]:
         return {"temperature": (state.u**2).mean() / state.eta, "thermostat": self.friction + state.excess.mean()}
 
     def _no_excess(self, theta: Tensor) -> Tensor:
         return torch.zeros_like(theta)
-
-    def _driven(self, excess: Tensor, u: Tensor, eta: float, time: float = 1.0) -> Tensor:
-        """The excess after it has felt the kinetic energy for some time, in steps."""
-        return excess.add(u**2 - eta * self.temperature, alpha=time * self.rate)
 
 
 @dataclass(frozen=True)
@@ -77,6 +73,3 @@ class ScalarSGNHT(SGNHT):
 
     def _no_excess(self, theta: Tensor) -> Tensor:
         return theta.new_zeros(())
-
-    def _driven(self, excess: Tensor, u: Tensor, eta: float, time: float = 1.0) -> Tensor:
-        return excess + time * self.rate * ((u**2).mean() - eta * self.temperature)

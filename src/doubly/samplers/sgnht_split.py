@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from doubly.kernels.moves import driven
 from doubly.samplers.sampler import noise, rescaled
 from doubly.samplers.sgnht import SGNHT, SGNHTState
 
@@ -34,7 +35,7 @@ class SplitSGNHT(SGNHT):
         return state._replace(theta=state.theta.add(state.u, alpha=0.5))
 
     def _D(self, state: SGNHTState) -> SGNHTState:
-        return state._replace(excess=self._driven(state.excess, state.u, state.eta, time=0.5))
+        return state._replace(excess=driven(state.excess, state.u, state.eta * self.temperature, self.rate / 2))
 
     def _B(self, state: SGNHTState, grad: Tensor) -> SGNHTState:
         return state._replace(u=state.u.add(grad, alpha=state.eta / 2))
