@@ -4,9 +4,9 @@ Run `python examples/completion.py`, or `python examples/completion.py OUT.png E
 100 epochs that are the default. The picture, completion.png, shows the originals, what was left of them, four
 completions of each, and what is expected of each pixel (the mean over twenty).
 
-Each completion is a whole digit: where the upper half fits a 3 and a 9, some are the one and some the other. Beside it
-stands how often a hidden pixel is wrong when the mean is rounded. By that measure the mean of ten nearest neighbours is
-a little better on these 8×8 images; but it is a blur of digits, and has no second opinion.
+Completions differ where the upper half leaves a choice, as between a 3 and a 9; many are digits, some are ragged.
+Printed is how often a hidden pixel is wrong when what is expected is rounded. By that measure the mean of ten nearest
+neighbours is somewhat better on these 8×8 images; but it is one blur of digits, where these are draws.
 """
 
 import sys
