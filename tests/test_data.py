@@ -446,8 +446,8 @@ def test_missing_cell_in_the_first_line_is_no_header(tmp_path):
 
 def test_infinite_cells(tmp_path):
     path = written(tmp_path, "1,2\n3,4\n5,inf\n")
-    assert "line 3, column 2" in refusal(load, path)
-    assert "row 2, column 1 (counting from 0), is inf" in refusal(read_table, path)
+    for action in (load, read_table):
+        assert "line 3, column 2" in refusal(action, path)
 
 
 def test_missing_values_in_arrays_to_fill_in(tmp_path):

@@ -69,14 +69,14 @@ def test_kinds_of_columns(tmp_path):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_there_and_back(seed, tmp_path):
-    """encode then decode is the identity, also after JSON, and write_csv then read_table gives the same matrix."""
+    """encode then decode is the identity, also after JSON, and csv then read_table gives the same matrix."""
     table = random_table(30, seed)
     columns = Columns.from_json(json.loads(json.dumps(Columns.of(table).as_json())))
     assert columns == Columns.of(table)
     rows = columns.encode(table)
     assert columns.decode(rows) == table
     assert columns.records(rows)[7] == {name: values[7] for name, values in table.items()}
-    columns.write_csv(tmp_path / "out.csv", rows)
+    written(tmp_path, columns.csv(rows), "out.csv")
     assert np.array_equal(read_table(tmp_path / "out.csv", columns), rows.astype(np.float32), equal_nan=True)
     assert np.array_equal(columns.encode(columns.records(rows)), rows, equal_nan=True)
 

@@ -98,15 +98,17 @@ class Evaluate(Question):
     """Print one JSON object."""
 
     def run(self) -> None:
-        from doubly.data import read_table
+        from doubly.data import read_rows
         from doubly.judge import evaluate
         from doubly.report.files import check_columns, save_columns
         from doubly.run import Run
 
         if self.rows:
             check_columns(Path(self.rows))
-        x = None if self.input is None else read_table(self.input, Run(_some(self.folders)[0]).columns)
-        facts, scored = evaluate(*_some(self.folders), x=x, **_question(self))
+        given = None if self.input is None else read_rows(self.input, Run(_some(self.folders)[0]).columns)
+        facts, scored = evaluate(*_some(self.folders), x=given.rows if given else None, **_question(self))
+        if given and given.note:
+            print(f"doubly: {given.note}", file=sys.stderr)
         if self.rows:
             save_columns(Path(self.rows), {name: values.cpu().numpy() for name, values in scored._asdict().items()})
         print(json.dumps(_no_nan(facts)) if self.json else _verdict(facts, self.input))
@@ -213,10 +215,7 @@ class Sample:
 
         run = Run(self.folder)
         rows = run.posterior().sample(self.n, self.of, self.seed)
-        if run.columns and self.out.endswith(".csv"):
-            run.columns.write_csv(Path(self.out), rows)
-        else:
-            save_rows(Path(self.out), rows, run.facts.shape)
+        save_rows(Path(self.out), rows, run.facts.shape, run.columns)
         print(f"{self.n} rows in {self.out}")
 
 

@@ -6,7 +6,11 @@ Only names and numbers are kept here; `build` turns them into objects. Nothing h
 
 import dataclasses
 import math
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
+from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from doubly.choices import Binarise, Of, Refit, Split, Start
@@ -105,10 +109,8 @@ class Config:
     """Threads to compute with; 0 chooses one for small models and all cores for others. Kept for resuming."""
 
     def __post_init__(self) -> None:
-        if isinstance(self.hidden, int):
-            raise UserError(f"hidden must be a list of widths, as in ({self.hidden},), got {self.hidden}")
-        for name in ("hidden", "means"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))  # JSON has no tuples
+        for field in dataclasses.fields(Config):
+            object.__setattr__(self, field.name, _typed(field.name, field.type, getattr(self, field.name)))
         for number in self.means:
             if number < 1:
                 raise UserError(f"means are of at least 1 sample, got {number}")
@@ -121,6 +123,42 @@ class Config:
             raise UserError(f"threads must be at most {MOST_THREADS}, got {self.threads}")
         if self.checkpoint_epochs < 1:
             raise UserError(f"checkpoint_epochs must be at least 1, got {self.checkpoint_epochs}")
+
+
+def _typed(name: str, kind: Any, value: Any) -> Any:
+    """A setting as the type it is declared with, since Python and JSON know more than the command line lets through."""
+    if kind not in _TYPES:  # a choice, which those that choose by it refuse
+        return value
+    read, expected = _TYPES[kind]
+    try:
+        return read(value)
+    except (TypeError, KeyError):
+        array = "; for an array take DeepGenerativeModel, or save it first" if hasattr(value, "shape") else ""
+        got = repr(value) if isinstance(value, str | int | float | tuple | list) else type(value).__name__
+        raise UserError(f"{name} must be {expected}, got {got}{array}") from None
+
+
+def _number(value: Any) -> float:
+    if not isinstance(value, Real):
+        raise TypeError
+    return float(value)
+
+
+def _widths(value: Any) -> tuple[int, ...]:
+    return tuple(index(width) for width in value)  # JSON has no tuples
+
+
+def _truth(value: Any) -> bool:
+    return {True: True, False: False}[value]
+
+
+_TYPES: dict[Any, tuple[Callable[[Any], Any], str]] = {
+    str: (os.fspath, "a text"),
+    int: (index, "a whole number"),
+    float: (_number, "a number"),
+    bool: (_truth, "true or false"),
+    tuple[int, ...]: (_widths, "a list of whole numbers, as in (200,)"),
+}
 
 
 _OPTIMISED = {"sampler": "adam", "step": 1e-3, "phi_step": 1e-3, "prior": "flat", "theta_steps": 1}

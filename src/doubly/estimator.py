@@ -182,13 +182,8 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the density of the rows of X; y is not looked at."""
         self._validate_params()
-        X = validate_data(
-            self,
-            X,
-            dtype="numeric",
-            ensure_min_samples=2,  # one to learn from, one to validate on
-            ensure_all_finite="allow-nan",
-        )
+        # one row to learn from, one to validate on
+        X = self._numbers(X, ensure_min_samples=2, ensure_all_finite="allow-nan")
         rng = check_random_state(self.random_state)
         self._learn_columns(X)
         config = self._settings(X, int(rng.randint(2**31 - 1)))
@@ -390,7 +385,8 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     def impute(self, X: Any, draws: int = 20) -> np.ndarray:
         """X with each NaN replaced by what is expected there given the rest of the row; of 0/1, the likelier one."""
         table = self._table(X, holes=True)
-        filled = self.posterior_.impute(table.numpy(), draws=draws, of=self.of, seed=self._config.seed).mean
+        with use_threads(self._config.threads):
+            filled = self.posterior_.impute(table.numpy(), draws=draws, of=self.of, seed=self._config.seed).mean
         if self.kind_ == "binary":
             filled = filled > 0.5
         given = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite="allow-nan")
@@ -431,7 +427,17 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """A table like the one that was learnt from, as the model sees it."""
         check_is_fitted(self)
         finite = "allow-nan" if holes or self._holes else True
-        return self._rows(validate_data(self, X, reset=False, dtype="numeric", ensure_all_finite=finite))
+        return self._rows(self._numbers(X, reset=False, ensure_all_finite=finite))
+
+    def _numbers(self, X: Any, **how: Any) -> np.ndarray:
+        """The table by scikit-learn's checks, which let dates through."""
+        try:
+            X = validate_data(self, X, dtype="numeric", **how)
+        except np.exceptions.DTypePromotionError as error:
+            raise UserError("the table has dates among its numbers: leave them out or convert them") from error
+        if X.dtype.kind not in "biuf":
+            raise UserError(f"the table holds values of type {X.dtype}: expected real numbers; convert it first")
+        return X
 
     def _rows(self, X: np.ndarray) -> Tensor:
         if self.kind_ == "real":

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from doubly.choices import Hide, Of, Split
-from doubly.data import read_table
+from doubly.data import read_rows
 from doubly.drive import use_threads
 from doubly.errors import UserError
 from doubly.holes import judge, mask
 from doubly.impute import Imputation
 from doubly.posterior import Posterior
 from doubly.progress import Progress
-from doubly.report.files import save, save_columns, save_rows
+from doubly.report.files import check_place, save, save_columns, save_rows
 from doubly.run import Run
 
 SHOWN = 12  # rows in the picture
@@ -47,23 +47,24 @@ def fill_file(filler: Filler, input: str, out: str | None) -> dict[str, Any]:
     run = filler.run
     if out is None or Path(out).suffix.lower() not in (".csv", ".npz", ".npy"):
         raise UserError(f"name a file ending in .csv, .npz or .npy for the completed rows (--out), got {out!r}")
-    x = read_table(input, run.columns)
+    check_place(Path(out))
+    x, left_out = given = read_rows(input, run.columns)
     holes = np.isnan(x)
     empty = int(holes.all(1).sum())
     with filler.posterior() as posterior:
         found = posterior.impute(x, filler.draws, filler.how, filler.of, filler.seed)
     binary = run.facts.kind == "binary"
     rows = np.where(holes, np.round(found.mean) if binary else found.mean, x)
-    if run.columns and out.endswith(".csv"):
-        run.columns.write_csv(Path(out), rows)
-    elif out.endswith(".npz"):
+    if Path(out).suffix.lower() == ".npz":
         save_columns(Path(out), {"rows": rows, "holes": holes, **found._asdict()})
     else:
-        save_rows(Path(out), rows.astype(np.uint8) if binary else rows, run.facts.shape)
-    words = f"{int(holes.sum())} missing values of {len(x)} rows filled in: {out}"
+        save_rows(Path(out), rows.astype(np.uint8) if binary else rows, run.facts.shape, run.columns)
+    words = [f"{int(holes.sum())} missing values of {len(x)} rows filled in: {out}"]
     if empty:
-        words += f"\nnote: {empty} rows had no value at all, and are filled in from the model alone"
-    return {"rows": len(x), "missing": int(holes.sum()), "empty_rows": empty, "out": out, "words": words}
+        words.append(f"note: {empty} rows had no value at all, and are filled in from the model alone")
+    words += [given.note] if left_out else []
+    facts = {"rows": len(x), "missing": int(holes.sum()), "empty_rows": empty, "left_out": list(left_out), "out": out}
+    return facts | {"words": "\n".join(words)}
 
 
 def hollow(filler: Filler, hide: Hide, share: float, split: Split, n: int, out: str | None) -> dict[str, Any]:

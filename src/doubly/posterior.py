@@ -8,6 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +37,7 @@ from doubly.model import Chain
 from doubly.shelf import Nowhere, Shelf
 from doubly.train import Method, Moments, moments
 
+LARGEST = float(np.finfo(np.float32).max)
 MOST_CELLS = 2**24  # candidates x chains x rows x columns that are filled in at a time
 
 
@@ -205,8 +207,9 @@ class Posterior:
         of which nothing is there is filled in from the model itself.
         """
         _check_draws(draws)
-        how, holes = how or Imputation(), np.isnan(np.asarray(x, dtype=np.float64))
-        rows = self._rows(np.where(holes, 0, x)).float()
+        given = self._numbers(x)
+        how, holes = how or Imputation(), np.isnan(given)
+        rows = self._rows(np.where(holes, 0, given)).float()
         missing = torch.as_tensor(holes).to(rows.device)
         members = self._members(of)[:draws]
         shares = [len(part) for part in np.array_split(np.arange(draws), len(members))]
@@ -385,26 +388,34 @@ class Posterior:
 
     def _rows(self, x: np.ndarray) -> Tensor:
         """Rows checked against the model's data layer."""
-        layer = self.model.layers[0]
-        rows = np.asarray(x)
-        if rows.ndim != 2 or rows.shape[1] != layer.n_out:
-            raise UserError(f"the model's rows have {layer.n_out} columns, got an array of shape {rows.shape}")
-        if len(rows) == 0:
-            raise UserError("there are no rows to score")
-        if rows.dtype.kind not in "biuf":
-            raise UserError(f"rows must be numbers, got {rows.dtype}")
+        layer, rows = self.model.layers[0], self._numbers(x)
         holes = np.isnan(rows)
-        bad = ~np.isfinite(rows) if layer.kind == "real" else (rows != 0) & (rows != 1)
+        bad = ~(np.abs(rows) <= LARGEST) if layer.kind == "real" else (rows != 0) & (rows != 1)
         if self.method.proposal.masked:
             bad &= ~holes
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
-            expected = "0 or 1" if layer.kind == "binary" else "a finite number"
+            expected = "0 or 1" if layer.kind == "binary" else "a finite number (float32)"
             cure = ": it has learnt from complete rows; fill them in first (impute)" if holes[row, column] else ""
             value = rows[row, column]
             raise UserError(f"row {row}, column {column} is {value}, but the model expects {expected}{cure}")
         narrow = layer.kind == "binary" and not holes.any()
         return torch.as_tensor(rows.astype(np.uint8 if narrow else np.float32)).to(self.phi.device)
+
+    def _numbers(self, x: np.ndarray) -> np.ndarray:
+        """Rows as wide as the model, of whatever numbers."""
+        width = self.model.layers[0].n_out
+        try:
+            rows = np.asarray(x)
+        except ValueError as error:  # lists that are not equally long
+            raise UserError(f"the model's rows have {width} columns each, got rows of different lengths") from error
+        if rows.ndim != 2 or rows.shape[1] != width:
+            raise UserError(f"the model's rows have {width} columns, got an array of shape {rows.shape}")
+        if len(rows) == 0:
+            raise UserError("there are no rows: give at least one")
+        if rows.dtype.kind not in "biuf":
+            raise UserError(f"rows must be numbers, got type {rows.dtype}: convert them, as with x.astype(float)")
+        return rows
 
     def _out(self, rows: Tensor) -> np.ndarray:
         values = rows.cpu().numpy()
@@ -412,8 +423,8 @@ class Posterior:
 
 
 def _check_draws(draws: int) -> None:
-    if draws < 1:
-        raise UserError(f"draws must be at least 1, got {draws}")
+    if not isinstance(draws, Integral) or draws < 1:
+        raise UserError(f"draws must be at least 1, and whole, got {draws}")
 
 
 def _sketch(model: Chain) -> str:

@@ -58,7 +58,7 @@ class Run:
         fields = _read_json(self.path / "config.json")
         try:
             self.config: Config = from_dict(fields)
-        except TypeError as error:
+        except UserError as error:
             raise UserError(f"{self.path / 'config.json'} is damaged: {error}") from None
 
     def __repr__(self) -> str:
@@ -115,25 +115,46 @@ class Run:
     @property
     def facts(self) -> Facts:
         """What the data were like, known without them."""
-        facts = _read_json(self.path / "data.json")
-        return Facts(facts["width"], facts["kind"], tuple(facts["shape"]), facts["dynamic"], facts.get("holes", False))
+        with self._data_json() as facts:
+            shape, holes = tuple(map(int, facts["shape"])), facts.get("holes", False)
+            return Facts(int(facts["width"]), facts["kind"], shape, facts["dynamic"], holes)
 
     @property
     def columns(self) -> Columns | None:
         """How the columns of a table became numbers, where the data were one."""
-        found = _read_json(self.path / "data.json")["columns"]
-        return Columns.from_json(found) if found else None
+        with self._data_json() as facts:
+            return Columns.from_json(facts["columns"]) if facts["columns"] else None
 
     @property
     def data_digest(self) -> str:
         """What tells the data of this run from others."""
-        return str(_read_json(self.path / "data.json")["sha256"])
+        with self._data_json() as facts:
+            return str(facts["sha256"])
+
+    @contextmanager
+    def _data_json(self) -> Iterator[dict[str, Any]]:
+        """What data.json says; what it lacks, or has in a wrong form, is an error that names the file."""
+        file = self.path / "data.json"
+        facts = _read_json(file)
+        try:
+            yield facts
+        except KeyError as error:
+            raise UserError(f"{file} is damaged: it has no {error}") from None
+        except (TypeError, ValueError) as error:  # a UserError is one, too
+            raise UserError(f"{file} is damaged: {error}") from None
 
     def data(self) -> Data:
         """The data the run was made with; an error if they have changed."""
         data = load_data(self.config.data, binarise=self.config.binarise)
-        if _facts(data) != _read_json(self.path / "data.json"):
+        facts, file = _facts(data), self.path / "data.json"
+        if facts["sha256"] != self.data_digest:
             raise UserError(f"{self.config.data} is not the data that {self.path} was made with: put them back")
+        known = _read_json(file)
+        if changed := [name for name in facts if name not in known or known[name] != facts[name]]:
+            raise UserError(
+                f"{self.config.data} and {file} do not agree on the {changed[0]} of the data: one of them was changed; "
+                f"put it back"
+            )
         return data
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -141,12 +162,16 @@ class Run:
         file = self.path / "metrics.jsonl"
         if not file.exists():
             return []
-        # a line cut off by a power failure has no newline: leave it out
-        lines = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
         try:
-            return [json.loads(line) for line in lines]
-        except json.JSONDecodeError as error:
+            # a line cut off by a power failure has no newline: leave it out
+            lines = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+            found = [json.loads(line) for line in lines]
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
             raise UserError(f"{file} is damaged: {error}") from None
+        for at, record in enumerate(found, start=1):
+            if not isinstance(record, dict) or "epoch" not in record:
+                raise UserError(f"{file} is damaged: line {at} is no record of an epoch")
+        return found
 
     def log(self, record: dict[str, Any]) -> None:
         """Add the record of an epoch."""
@@ -175,9 +200,16 @@ class Run:
                 numbers = json.loads(opened.metadata()["state"])
                 # cloned, so that memory is aligned as it was and matrix products give the same bits
                 tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
-            return _unflatten(tensors, numbers, method, device)
+            state = _unflatten(tensors, numbers, method, device)
         except (safetensors.SafetensorError, TypeError, KeyError, json.JSONDecodeError) as error:
             raise UserError(f"the checkpoint {file} is damaged, or not of this config.json: {error}") from None
+        for chain, theta in ((method.model, state.theta.theta), (method.proposal, state.phi.theta)):
+            if len(theta) != chain.size:
+                raise UserError(
+                    f"the checkpoint {file} is damaged, or not of this config.json: it has {len(theta)} weights where "
+                    f"{chain.size} are expected"
+                )
+        return state
 
     def keep(self, number: int, theta: Tensor) -> None:
         """Keep one sample of the weights, or the average over a window that ends with the sample of this number."""

@@ -5,8 +5,8 @@ missing is NaN, in all the cells of a category.
 """
 
 import csv
+import io
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
@@ -110,7 +110,7 @@ class Columns:
     def encode(self, frame: Any) -> np.ndarray:
         """The rows of a table as float64; columns are found by their names, or by order where there are none."""
         sheet = sheet_of(frame)
-        order = self._order(sheet)
+        order = self.order(sheet)
         rows = np.empty((len(sheet.lines), self.width))
         start = 0
         for column, at in zip(self.columns, order, strict=True):
@@ -135,17 +135,18 @@ class Columns:
         table = self.decode(rows)
         return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
 
-    def write_csv(self, path: str | os.PathLike[str], rows: Any) -> None:
-        """Write the table that rows stand for, with a header; a missing cell is empty."""
+    def csv(self, rows: Any) -> str:
+        """The table that rows stand for as text, with a header; a missing cell is empty."""
         table = self.decode(rows)
         texts = [
             [_written(column, value) for value in values]
             for column, values in zip(self.columns, table.values(), strict=True)
         ]
-        with open(path, "w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(table)
-            writer.writerows(zip(*texts, strict=True))
+        content = io.StringIO()
+        writer = csv.writer(content, lineterminator="\n")
+        writer.writerow(table)
+        writer.writerows(zip(*texts, strict=True))
+        return content.getvalue()
 
     def as_json(self) -> list[dict[str, Any]]:
         """Plain lists and dictionaries, for a run folder to remember."""
@@ -159,7 +160,7 @@ class Columns:
         except (TypeError, KeyError) as error:
             raise UserError(f"the columns written down are damaged ({error}): expected what as_json gives") from None
 
-    def _order(self, sheet: Sheet) -> list[int]:
+    def order(self, sheet: Sheet) -> list[int]:
         """Where each column stands in the sheet."""
         names = [column.name for column in self.columns]
         if set(names) <= set(sheet.names):

@@ -165,11 +165,7 @@ def _raw_table(path: Path, options: Options, nan_allowed: bool) -> Raw:
         sheet = _without(sheet, (options.split,))
     columns = Columns.of(sheet, options.categories)
     rows = columns.encode(sheet)
-
-    def place(at: Place) -> str:
-        return sheet.place(at[0], int(columns.sources[at[1]]))
-
-    check_finite(rows, str(path), nan_allowed, place)
+    check_finite(rows, str(path), nan_allowed, _placing_in(sheet, columns))
     numbers = _hold_out(given, options, path)
     origin = Origin(
         str(path),
@@ -191,25 +187,46 @@ def read_sheet(path: Path, options: Options) -> Sheet:
     return _without(sheet, options.drop)
 
 
+class Rows(NamedTuple):
+    """Rows to score or to fill in, float32 with NaN where a value is missing."""
+
+    rows: np.ndarray
+    left_out: tuple[str, ...] = ()
+    """The file's columns that a run does not know."""
+
+    @property
+    def note(self) -> str:
+        """What a user should know of it, in a line."""
+        return f"note: columns that the run does not know are left out: {shown(self.left_out)}" if self.left_out else ""
+
+
 def read_table(spec: str | os.PathLike[str], columns: Columns | None = None) -> np.ndarray:
-    """One float32 array of rows from a file, for scoring or filling in; missing values are NaN.
+    """The rows that `read_rows` finds."""
+    return read_rows(spec, columns).rows
+
+
+def read_rows(spec: str | os.PathLike[str], columns: Columns | None = None) -> Rows:
+    """The rows of a file, for scoring or filling in.
 
     `columns`, those a run remembers, turn a table's categories into the cells that the run knows.
     """
     path, text = split_spec(os.fspath(spec))
     options = Options(**parse_options(text, OPTION_DEFAULTS, str(path)))
     check_readable(path)
+    place, left_out = None, []
     if suffix_of(path) in TABLES:
         sheet = read_sheet(path, options)
-        rows, where = (columns or Columns.of(sheet, options.categories)).encode(sheet), f"data in {path}"
+        known = columns or Columns.of(sheet, options.categories)
+        rows, where, place = known.encode(sheet), f"data in {path}", _placing_in(sheet, known)
+        left_out = [sheet.names[at] for at in sorted({*range(len(sheet.names))} - {*known.order(sheet)})]
     else:
         with open_arrays(path) as arrays:
             name = _meant(arrays, ("X", "x", "data", "test"), path)
             rows, where = table_in(arrays, name, path).rows, f"{name} in {path}"
         if columns and rows.shape[1] != columns.width:
             raise UserError(f"{where} has {rows.shape[1]} columns, but rows of this table have {columns.width} cells")
-    check_finite(rows, where, nan_allowed=True)
-    return as_kind(rows, "real", where)
+    check_finite(rows, where, nan_allowed=True, place=place)
+    return Rows(as_kind(rows, "real", where, place), tuple(left_out))
 
 
 class Table(NamedTuple):
@@ -309,6 +326,10 @@ def _without(sheet: Sheet, names: tuple[str, ...]) -> Sheet:
         columns=[sheet.columns[at] for at in kept],
         numbers=tuple(sheet.numbered[at] for at in kept),
     )
+
+
+def _placing_in(sheet: Sheet, columns: Columns) -> Callable[[Place], str]:
+    return lambda at: sheet.place(at[0], columns.order(sheet)[columns.sources[at[1]]])
 
 
 def _placing(origin: Origin, split: str) -> Callable[[Place], str]:

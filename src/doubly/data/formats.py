@@ -5,11 +5,12 @@ No reader here runs code that a file brings along.
 
 import gzip
 import io
+import math
 import os
 import pickle
 import struct
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,11 +31,38 @@ def suffix_of(path: Path) -> str:
 
 
 def check_readable(path: Path) -> None:
-    """Refuse a name that tells no format, and a file that is not there."""
+    """Refuse a name that tells no format, a file that is not there, and one that memory cannot hold."""
+    if os.path.isdir(path):
+        raise UserError(f"{path} is a folder: name a file in it, ending in {EXPECTED}")
     if not suffix_of(path):
         raise UserError(f"cannot read {path}: expected a file ending in {EXPECTED}")
     if not os.path.isfile(path):  # Path.is_file raises where a name is too long
         raise UserError(f"there is no file {path}")
+    if suffix_of(path) != ".npz":  # of which only some arrays are read
+        check_memory(path, os.path.getsize(path))
+
+
+COPIES = 2  # as read, and in splits
+
+
+def check_memory(path: Path, size: int) -> None:
+    """Refuse rows of so many bytes where memory does not suffice, rather than be killed half way."""
+    if (free := free_memory()) < COPIES * size:
+        raise UserError(
+            f"{path} holds {size / 1e9:.1f} GB, which needs about {COPIES * size / 1e9:.1f} GB of memory, and "
+            f"{free / 1e9:.1f} GB are free: give fewer rows or columns"
+        )
+
+
+def free_memory() -> float:
+    """Bytes that can be had: of the machine and of the container; infinite where neither says."""
+    found = [math.inf]
+    with suppress(OSError, ValueError, LookupError):
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        found.append(1024 * int(lines["MemAvailable"].split()[0]))
+    with suppress(OSError, ValueError):  # "max" where there is no limit
+        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(found)
 
 
 @contextmanager
@@ -55,6 +83,7 @@ def open_arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
                 yield {"data": loaded}
             else:
                 with loaded:
+                    check_memory(path, max((part.file_size for part in loaded.zip.infolist()), default=0))
                     yield loaded
         else:
             yield {"data": read_idx(path)}
@@ -67,6 +96,8 @@ def damage_named(path: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
+    except MemoryError as error:  # a damaged header may also ask for more than there is
+        raise UserError(f"{path} does not fit into memory, or is damaged: give fewer rows, or save it again") from error
     except Exception as error:  # a damaged file fails in zipfile, zlib, the header's parser, the allocator, …
         if "pickle" in str(error):
             raise UserError(

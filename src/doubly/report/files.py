@@ -8,26 +8,37 @@ from pathlib import Path
 
 import numpy as np
 
+from doubly.data import Columns
 from doubly.errors import UserError
 from doubly.run import write
 
 MOST_IN_PICTURE = 10_000
 
 
-def save_rows(path: Path, rows: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Write rows into a file whose ending says how; `shape` is that of one row, such as (8, 8) for an image."""
+def save_rows(path: Path, rows: np.ndarray, shape: tuple[int, ...], columns: Columns | None = None) -> None:
+    """Write rows into a file whose ending says how; `shape` is that of one row, such as (8, 8) for an image.
+
+    `columns` make the table of them that they came from, where the file is a .csv.
+    """
     suffix = path.suffix.lower()
     if suffix not in WRITERS:
         raise UserError(f"cannot write rows to {path}: expected a file ending in {', '.join(WRITERS)}")
-    save(path, WRITERS[suffix](rows, shape))
+    save(path, columns.csv(rows).encode() if columns and suffix == ".csv" else WRITERS[suffix](rows, shape))
+
+
+def check_place(path: Path) -> None:
+    """Refuse a place where nothing can be written, before hours of work are spent on what goes there."""
+    if os.path.isdir(path):
+        raise UserError(f"cannot write {path}: it is a folder; name a file in it")
+    if path.parent.exists() and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise UserError(f"cannot write {path}: nothing may be written in {path.parent}; choose another place")
 
 
 def check_columns(path: Path) -> None:
-    """Refuse a file that `save_columns` could not write, before hours of work are spent on what goes into it."""
+    """Refuse a file that `save_columns` could not write."""
     if path.suffix.lower() not in COLUMN_WRITERS:
         raise UserError(f"cannot write columns to {path}: expected a file ending in {', '.join(COLUMN_WRITERS)}")
-    if path.parent.exists() and not os.access(path.parent, os.W_OK):
-        raise UserError(f"cannot write {path}: nothing may be written in that folder; choose another place")
+    check_place(path)
 
 
 def save_columns(path: Path, columns: dict[str, np.ndarray]) -> None:
@@ -52,8 +63,7 @@ def _columns_csv(columns: dict[str, np.ndarray]) -> bytes:
 
 def save(path: Path, content: bytes) -> None:
     """Write a whole file or, where that cannot be, say why in a line."""
-    if os.path.isdir(path):
-        raise UserError(f"cannot write {path}: it is a folder; name a file in it")
+    check_place(path)
     try:
         write(path, content)
     except OSError as error:
