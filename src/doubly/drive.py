@@ -16,7 +16,7 @@ import torch
 
 from doubly import config as settings
 from doubly.config import MOST_THREADS, Config, build
-from doubly.data import Data, absolute, load, missing
+from doubly.data import Data, absolute, load, missing, unscaled
 from doubly.errors import UserError
 from doubly.kernels.choose import compiling
 from doubly.posterior import Posterior
@@ -98,6 +98,7 @@ def _drive(run: Run, data: Data, method: Method, quiet: bool) -> Run:
     with Progress(quiet) as progress, stop_signal() as stopped:
         _warn_of_crowding(progress)
         _note_holes(progress, data)
+        _warn_of_scale(progress, data)
         state = run.restore(method) or init(method, train)
         run.forget_after(state.epoch)
         if finished(method, state):
@@ -235,6 +236,13 @@ def _note_holes(progress: Progress, data: Data) -> None:
         empty = int(holes.all(1).sum())
         rest = f"; {empty} rows have no value at all and teach nothing" if empty else ""
         progress.say(f"{holes.mean():.1%} of the training cells are missing and left out of the likelihood{rest}")
+
+
+def _warn_of_scale(progress: Progress, data: Data) -> None:
+    number = 0 if data.kind == "binary" else int(unscaled(data.train).sum())
+    if number:
+        rest = "see doubly data check; scale them, or take DeepGenerativeModel, which does"
+        progress.say(f"warning: {number} of {data.width} columns are far from mean 0 and standard deviation 1: {rest}")
 
 
 def _warn_of_crowding(progress: Progress) -> None:

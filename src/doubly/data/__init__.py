@@ -11,7 +11,7 @@ from doubly.data import bars, named
 from doubly.data.bars import bars_entropy, bars_log_density, sample_bars
 from doubly.data.binarise import check_way
 from doubly.data.columns import Column, Columns
-from doubly.data.dataset import SPLITS, Data, Kind, Origin, check_binary, missing, sample_bits
+from doubly.data.dataset import SPLITS, Data, Kind, Origin, check_binary, missing, sample_bits, unscaled
 from doubly.data.files import OPTION_DEFAULTS, Options, from_file, parse_options, read_rows, read_table, split_spec
 from doubly.data.formats import EXPECTED, SUFFIXES, suffix_of
 from doubly.data.named import data_folder
@@ -50,6 +50,7 @@ __all__ = [
     "read_table",
     "sample_bars",
     "sample_bits",
+    "unscaled",
 ]
 
 

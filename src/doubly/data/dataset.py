@@ -158,6 +158,17 @@ def missing(rows: np.ndarray) -> np.ndarray:
     return np.isnan(rows) if rows.dtype.kind == "f" else np.broadcast_to(np.False_, rows.shape)
 
 
+def unscaled(rows: np.ndarray) -> np.ndarray:
+    """Which columns are far from mean 0 and standard deviation 1, from where a sampler with one step for all gets lost.
+
+    >>> unscaled(np.array([[0.0, 170, 5], [1, 180, 5]]))
+    array([False,  True, False])
+    """
+    known = np.ma.masked_array(rows, missing(rows))
+    mean, sd = np.abs(known.mean(0).filled(0)), known.std(0).filled(0)
+    return (sd > 0) & ((np.maximum(mean, sd) > 5) | (sd < 0.05))
+
+
 def as_kind(rows: np.ndarray, kind: Kind, where: str, place: Callable[[Place], str] | None = None) -> np.ndarray:
     """The rows in the type of their kind, uint8 or float32; refused where they do not fit."""
     if kind == "binary":

@@ -12,7 +12,7 @@ import numpy as np
 
 from doubly.data import DATASETS, file_options, load
 from doubly.data.columns import Columns
-from doubly.data.dataset import SPLITS, is_binary, missing
+from doubly.data.dataset import SPLITS, is_binary, missing, unscaled
 from doubly.data.fetch import remembered, sha256
 from doubly.data.files import read_raw
 from doubly.data.named import FORMS, SIZES, data_folder, find, homes
@@ -229,12 +229,11 @@ def _values(table: _Table) -> list[str]:
     ):
         top = 1 if known.max() <= 1 else 255
         found.append(f"values lie from 0 to {top} and are not all 0 or 1: for a binary layer say binarise=sample")
-    spread = np.array([_sd(column) for column in train.T])
-    spread = spread[spread > 0]
-    if len(spread) and spread.max() > 100 * spread.min():
+    far = unscaled(train)
+    if far.any():
         found.append(
-            f"columns differ in scale, standard deviations from {spread.min():.3g} to {spread.max():.3g}: "
-            f"scale them to be alike"
+            f"{_count(far, 'column')} far from mean 0 and standard deviation 1: {_some(_labels(table, far))}; "
+            f"scale them, or take DeepGenerativeModel, which does"
         )
     return found
 
@@ -284,11 +283,6 @@ def _constant(rows: np.ndarray) -> np.ndarray:
 def _first_known(rows: np.ndarray) -> np.ndarray:
     """Of each column the first value that is not missing, NaN where all are."""
     return rows[(~missing(rows)).argmax(0), np.arange(rows.shape[1])]
-
-
-def _sd(column: np.ndarray) -> float:
-    known = column[~missing(column)]
-    return float(known.std()) if known.size else 0.0
 
 
 def _keys(rows: np.ndarray) -> set[bytes]:
