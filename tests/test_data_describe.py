@@ -89,7 +89,10 @@ def test_nothing_to_say_of_good_data(tmp_path):
         (lambda x: {"X": np.abs(np.sin(x))}, "binarise=sample"),
         (lambda x: {"X": np.rint(np.abs(np.sin(x)) * 255).astype(np.uint8)}, "from 0 to 255"),
         (lambda x: {"X": x * [1, 1, 1, 1, 1, 1000]}, "1 column is far from mean 0 and standard deviation 1: 5"),
-        (lambda x: {"X": x + np.array([0, 170, 0, 0, 0, 0])}, "1 column is far from mean 0 and standard deviation 1: 1"),
+        (
+            lambda x: {"X": x + np.array([0, 170, 0, 0, 0, 0])},
+            "1 column is far from mean 0 and standard deviation 1: 1",
+        ),
         (lambda x: {"X": np.where(x > 3, np.nan, x)}, "missing cells"),
         (lambda x: {"X": np.where(x > 3, np.inf, x)}, "inf"),
         (lambda x: {"X": x * [1, 1, 0, 1, 1, 0]}, "2 columns are constant in train: 2, 5"),
