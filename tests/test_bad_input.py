@@ -1,5 +1,6 @@
 """What users get wrong, tried as they would: one line that names the place and the cure, and nothing half-written."""
 
+import importlib.util
 import json
 import shutil
 import zipfile
@@ -17,6 +18,7 @@ from test_data import refusal
 
 HEADER = "colour,age,income,member\n"
 QUICK = ["--refit", "1", "--draws", "2"]
+needs_pyarrow = pytest.mark.skipif(importlib.util.find_spec("pyarrow") is None, reason="pyarrow is an extra")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def table_run(tmp_path_factory) -> Path:
         ("a.csv", HEADER + "red,30,5\n", "line 2 of"),
         ("a.csv", "age,age\n1,2\n", "2 columns called 'age'"),
         ("a.npy", "", "may be damaged"),
-        ("a.parquet", "PAR1", "may be damaged"),
+        pytest.param("a.parquet", "PAR1", "may be damaged", marks=needs_pyarrow),
         ("a.xlsx", "", "expected a file ending in .npz, .npy or .csv"),
     ],
 )
