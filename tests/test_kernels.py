@@ -2,9 +2,11 @@
 
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -141,6 +143,23 @@ def test_rows_wrap_around(own):
 
 
 # values and gradients
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler")
+def test_compiled_kernels_are_the_plain_ones(monkeypatch):
+    """--compile: one kernel with its gradient; outside of `compiling` nothing is compiled."""
+    monkeypatch.setenv("DOUBLY_KERNELS", "0")
+    logits, value = 3 * normal(4, 50), bits(4, 50)
+    expected, (expected_gradient,) = gradients(bernoulli.log_prob, [logits], value)
+    compiled = Mock(wraps=torch.compile)
+    monkeypatch.setattr(torch, "compile", compiled)
+    with choose.compiling(True):
+        found, (gradient,) = gradients(bernoulli.log_prob, [logits], value)
+    compiled.assert_called_once()
+    torch.testing.assert_close(found, expected)
+    torch.testing.assert_close(gradient, expected_gradient)
+    with choose.compiling(False):
+        assert torch.equal(gradients(bernoulli.log_prob, [logits], value)[0], expected)
 
 
 @pytest.mark.parametrize(("own", "other"), BATCHES)
