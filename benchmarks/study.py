@@ -48,7 +48,7 @@ STUDIES = {
         {"hidden": (200, 200), "step": 0.01},
         41,
         12_300,
-        ("paper", "fresh", "fresh-long", "fresh-wide", "fresh-wide-long", "recommended", "rws"),
+        ("paper", "fresh", "fresh-long", "fresh-wide", "fresh-wide-long", "rws"),
     ),
 }
 
@@ -63,6 +63,8 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
     "fresh-wide": ("a mini-batch for each step, prior of scale 0.3", WIDE),
     "fresh-wide-long": ("… and the step three times as long", WIDE | {"step": 3.0}),
     "fresh-normal": ("a mini-batch for each step, normal prior", FRESH | {"prior": "normal", "step": 3.0}),
+    "fresh-wider-long": ("fresh-wide-long, prior of scale 1", FRESH | {"prior": "student-t:scale=1", "step": 3.0}),
+    "fresh-wide-longer": ("fresh-wide-long, the step three times as long again", WIDE | {"step": 9.0}),
     "split": ("fresh-wide-long by splitting", WIDE | {"step": 3.0, "sampler": "sgnht-split"}),
     "quick": ("fresh-wide-long, thermostats 100 times as quick", WIDE | {"step": 3.0, "sampler": "sgnht:rate=100"}),
     "warm": ("fresh-wide-long after a tenth of Adam", WIDE | {"step": 3.0, "warmup": 0.1, "warmup_step": 0.01}),
@@ -73,7 +75,6 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
     "wake-sleep": ("fresh-wide-long, proposal by wake and sleep", WIDE | {"step": 3.0, "objective": "wake-sleep"}),
     "draws-10": ("fresh-wide-long, ten draws", WIDE | {"step": 3.0, "draws": 10}),
     "gibbs": ("fresh-wide-long with Gibbs chains", WIDE | {"step": 3.0, "estimator": "gibbs"}),
-    "recommended": ("the preset", {"preset": "recommended"}),
     "rws": ("reweighted wake-sleep, as many steps", {"preset": "rws", "step": None}),
 }
 
