@@ -97,13 +97,13 @@ def _drive(run: Run, data: Data, method: Method, quiet: bool) -> Run:
     valid = torch.as_tensor(data.valid).to(config.device)
     with Progress(quiet) as progress, stop_signal() as stopped:
         _warn_of_crowding(progress)
-        _note_holes(progress, data)
-        _warn_of_scale(progress, data)
         state = run.restore(method) or init(method, train)
         run.forget_after(state.epoch)
         if finished(method, state):
             progress.say(f"{run.path} is finished after {state.epoch} epochs: nothing to do")
             return run
+        _note_holes(progress, data)
+        _warn_of_scale(progress, data)
         if method.collect and not planned(method, state._replace(began=latest_start(method, len(train))), len(train)):
             raise UserError(
                 f"collect_every {config.collect_every} gives no sample in {config.epochs} epochs: raise epochs"
