@@ -228,7 +228,7 @@ def test_wanted_gradients_agree(hidden: tuple[int, ...]):
 
 
 class Traced(Objective):
-    """Wake, with no shares to go by, so that autograd has to find its gradient."""
+    """Wake, without saying that it is that, so that autograd has to find its gradient."""
 
     def __call__(self, round: Round) -> Climb:
         return Climb((round.weight * round.draws.log_q).sum(0), round.visit.memory)

@@ -43,7 +43,7 @@ class NAIS(Estimator):
 
     def __call__(self, visit: Visit, wanted: Wanted = "both") -> Estimate:
         whole = visit.proposal.layers and not visit.proposal.masked
-        if whole and (wanted == "theta" or self.objective.shares(visit.x) is not None):
+        if whole and (wanted == "theta" or self.objective.plain):
             return self._directly(visit, wanted)
         theta = visit.theta.detach().requires_grad_(wanted != "phi")
         phi = visit.phi.detach().requires_grad_(wanted != "theta")
@@ -66,10 +66,9 @@ class NAIS(Estimator):
         p = model.track(theta.detach(), (x, *q.values[::-1]), back=wanted != "phi")
         weight, train, effective = summarise(p.log_prob, q.log_prob)
         share = weight / len(x)
-        phi_share = None if wanted == "theta" else self.objective.shares(share)
         return Estimate(
             theta.new_zeros(0) if wanted == "phi" else p.pull(share),
-            phi.new_zeros(0) if phi_share is None else q.pull(phi_share),
+            phi.new_zeros(0) if wanted == "theta" else q.pull(share),
             memory,
             {"train": train, "effective": effective},
         )

@@ -46,6 +46,8 @@ class Objective(ABC):
 
     weighted: ClassVar[bool] = False
     """Whether the weights alone say what the draws stand for, so that not all of them must be the proposal's own."""
+    plain: ClassVar[bool] = False
+    """Whether it is sum_s w_s log q(z_s | x) and nothing else, whose gradient needs no graph."""
 
     def check(self, model: Chain, draws: int) -> None:
         """Refuse a model or a number of draws that this objective cannot serve, before training starts."""
@@ -61,10 +63,6 @@ class Objective(ABC):
         """What the objective remembers between rounds."""
         return {}
 
-    def shares(self, weight: Tensor) -> Tensor | None:
-        """What each log q(z_s | x) counts, if the objective is a sum of them with constants that the weights give."""
-        return None
-
     @abstractmethod
     def __call__(self, round: Round) -> Climb:
         """What to climb."""
@@ -78,12 +76,10 @@ class Wake(Objective):
     """
 
     weighted = True
-
-    def shares(self, weight: Tensor) -> Tensor:
-        return weight
+    plain = True
 
     def __call__(self, round: Round) -> Climb:
-        return Climb((self.shares(round.weight) * round.draws.log_q).sum(0), round.visit.memory)
+        return Climb((round.weight * round.draws.log_q).sum(0), round.visit.memory)
 
 
 @dataclass(frozen=True)
