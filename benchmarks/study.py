@@ -48,7 +48,7 @@ STUDIES = {
         {"hidden": (200, 200), "step": 0.01},
         41,
         12_300,
-        ("paper", "fresh", "fresh-long", "fresh-wide", "fresh-wide-long", "rws"),
+        ("paper", "long", "longest", "shared", "phi-long", "paper-warm", "fresh-long", "fresh-wide-long", "rws"),
     ),
 }
 
@@ -58,6 +58,10 @@ WIDE: Settings = FRESH | {"prior": "student-t:scale=0.3"}
 VARIANTS: dict[str, tuple[str, Settings]] = {
     "paper": ("ten steps on each mini-batch, constant step", {}),
     "long": ("the step three times as long", {"step": 3.0}),
+    "longest": ("the step ten times as long", {"step": 10.0}),
+    "shared": ("one set of draws for both updates of a step", {"resample": False}),
+    "phi-long": ("the proposal's step three times as long", {"phi_step": 1e-3}),
+    "paper-warm": ("after a tenth of Adam", {"warmup": 0.1, "warmup_step": 0.003}),
     "fresh": ("a mini-batch for each step", FRESH),
     "fresh-long": ("… and the step three times as long", FRESH | {"step": 3.0}),
     "fresh-wide": ("a mini-batch for each step, prior of scale 0.3", WIDE),

@@ -15,8 +15,8 @@ from scipy import stats
 from torch import Tensor
 
 from doubly.errors import UserError
-from doubly.kernels import bernoulli, choose, darn, nade, noise
-from doubly.kernels.rows import as_rows
+from doubly.kernels import bernoulli, choose, darn, linear, nade, noise
+from doubly.kernels.rows import as_arrays, as_rows
 
 pytest.importorskip("numba")
 
@@ -173,11 +173,69 @@ def test_fused_bernoulli_is_the_plain_one(own, other, width):
 def test_fused_linear_bernoulli_is_the_plain_one(offsets, values):
     """One offset for all, for each row, for each draw; the same of values."""
     inputs, value = [normal(2, 3, 11), normal(150, 11), 3 * normal(*offsets, 150, seed=2)], bits(*values, 150)
-    found, found_gradients = gradients(bernoulli.linear_log_prob, inputs, value)
+    found, found_gradients = gradients(linear.log_prob, inputs, value)
     exact = [t.double() for t in inputs]
-    expected, expected_gradients = gradients(bernoulli.linear_log_prob, exact, value.double())
+    expected, expected_gradients = gradients(linear.log_prob, exact, value.double())
     for a, b in zip([found, *found_gradients], [expected, *expected_gradients], strict=True):
         assert_close(a, b)
+
+
+def nearly_alike(draws: int, rows: int, width: int, flips: float, seed: int = 3) -> Tensor:
+    """Draws (draws, rows, width) around a vector for each row, from which every entry departs with a probability."""
+    return (bits(rows, width, seed=seed) - bits(draws, rows, width, seed=seed + 1, ones=flips)).abs()
+
+
+def pulled(found: linear.Linear, outputs: int, width: int) -> list[Tensor]:
+    """The gradients of the sum that `gradients` takes, too."""
+    weight = torch.linspace(0.5, 1.5, found.log_prob.numel()).view(found.log_prob.shape)
+    grads = [torch.empty(outputs, width), torch.empty(outputs)]
+    found.pull(weight, *grads)
+    return grads
+
+
+@pytest.mark.parametrize("flips", [0.0, 0.05, 0.5], ids=["alike", "nearly", "unlike"])
+@pytest.mark.parametrize(("draws", "rows", "values"), [(5, 3, (3,)), (5, 3, (5, 3)), (50, 1, (1,)), (2, 7, ())])
+def test_draws_that_are_nearly_alike_have_the_density_and_gradient_of_any(draws, rows, values, flips):
+    given, value = nearly_alike(draws, rows, 40, flips), bits(*values, 150, seed=9)
+    inputs = normal(150, 40, seed=5), normal(150, seed=6)
+    found = linear.track(given, *inputs, value, back=True)
+    assert (found.alike is not None) == (flips < 0.5)
+    expected, (_, *expected_gradients) = gradients(
+        linear.log_prob, [given.double(), *(t.double() for t in inputs)], value.double()
+    )
+    for a, b in zip([found.log_prob, *pulled(found, 150, 40)], [expected, *expected_gradients], strict=True):
+        assert_close(a, b)
+    assert_close(linear.log_prob(given, *inputs, value), expected)
+
+
+def test_an_offset_for_each_row_goes_with_draws_that_are_alike():
+    given, value, weight, offset = nearly_alike(5, 3, 40, 0.05), bits(3, 150), normal(150, 40), normal(3, 150, seed=7)
+    assert linear.track(given, weight, offset, value, back=False).alike is not None
+    expected = linear.log_prob(given.double(), weight.double(), offset.double(), value.double())
+    assert_close(linear.log_prob(given, weight, offset, value), expected)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [normal(5, 3, 40), nearly_alike(5, 3, 8, 0.0), nearly_alike(5, 3, 40, 0.0)[0], nearly_alike(1, 3, 40, 0.0)],
+    ids=["real", "narrow", "no draws", "one draw"],
+)
+def test_other_rows_are_multiplied_as_they_are(given):
+    width = given.shape[-1]
+    assert linear.track(given, normal(150, width), normal(150), bits(3, 150), back=True).alike is None
+
+
+def test_values_are_drawn_the_same_from_draws_that_are_alike(monkeypatch):
+    given, weight, bias = nearly_alike(5, 30, 40, 0.05), normal(150, 40), normal(150, seed=8)
+    value, found = linear.track_draw(given, weight, bias, rng(), None, back=True)
+    monkeypatch.setattr(linear, "compare", lambda *arguments: None)
+    same, expected = linear.track_draw(given, weight, bias, rng(), None, back=True)
+    assert found.alike is not None
+    assert torch.equal(value, same)
+    for a, b in zip(
+        [found.log_prob, *pulled(found, 150, 40)], [expected.log_prob, *pulled(expected, 150, 40)], strict=True
+    ):
+        assert_close(a, b, 2 * TOLERANCE)
 
 
 def test_fused_bernoulli_takes_values_between_0_and_1():
@@ -319,7 +377,12 @@ def test_the_number_of_threads_changes_nothing():
         for batch in ((5, 40), ()):
             log_prob, grads = gradients(nade.fused_log_prob, nade_inputs(batch, 300), bits(5, 40, 300))
             results += [log_prob, *grads, *nade.fused_draw(*nade_inputs(batch, 300), rng(), 20)]
+        alike = linear.compare(nearly_alike(5, 40, 60, 0.05).view(-1, 60), (5, 40, 60), 1.0)
+        columns = torch.zeros(60, 300)
+        choose.loops().alike_backward(*as_arrays(normal(200), *alike, normal(200, 300), columns))
         return [
+            *alike,
+            columns,
             *results,
             darn.fused_draw(logits, 0.1 * normal(300, 300), rng()),
             bernoulli.fused_log_prob(logits, value),

@@ -1,7 +1,5 @@
 """Bernoulli variables by their log-odds."""
 
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,14 +17,6 @@ CERTAINLY_0 = -1e4  # log-odds whose sigmoid is 0 in any precision
 def log_prob(logits: Tensor, value: Tensor) -> Tensor:
     """sum_i value_i logits_i - softplus(logits_i) over the last axis; finite for any finite logits."""
     return (fused_log_prob if choose.fused(logits, fixed=(value,)) else plain_log_prob)(logits, value)
-
-
-def linear_log_prob(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor) -> Tensor:
-    """`log_prob` of the log-odds given W^T + offset, where the offset is one row or as many as there are values."""
-    shape = broadcast((*given.shape[:-1], weight.shape[0]), offset.shape, value.shape)
-    if given.shape[-1] and given.shape[:-1] == shape[:-1] and choose.fused(given, weight, offset, fixed=(value,)):
-        return fused_linear_log_prob(given, weight, offset, value, shape)
-    return log_prob(F.linear(given, weight) + offset, value)
 
 
 def known_log_prob(logits: Tensor, value: Tensor) -> Tensor:
@@ -71,15 +61,6 @@ def fused_log_prob(logits: Tensor, value: Tensor) -> Tensor:
     return _fused(logits, value, None, broadcast(logits.shape, value.shape))
 
 
-def fused_linear_log_prob(
-    given: Tensor, weight: Tensor, offset: Tensor, value: Tensor, shape: tuple[int, ...]
-) -> Tensor:
-    log_prob: Tensor = _LinearLogProb.apply(
-        as_rows(given, given.shape), weight, as_rows(offset, shape), as_rows(value, shape)
-    )
-    return log_prob if len(shape) == 2 else log_prob.view(shape[:-1])
-
-
 def fused_draw(logits: Tensor, rng: torch.Generator, draws: int | None = None) -> Tensor:
     value = _to_be_drawn(logits, draws)
     rows = as_rows(logits, value.shape), as_rows(value, value.shape)
@@ -99,11 +80,11 @@ def _to_be_drawn(logits: Tensor, draws: int | None) -> Tensor:
 def _fused(logits: Tensor, value: Tensor, rng: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
     """log_prob; with a generator, the value is drawn first, into the tensor that is given."""
     rows = as_rows(logits, shape), as_rows(value, shape)
-    log_prob = _LogProb.apply(*rows, rng) if choose.wants_grad(logits) else _run(*rows, rng, keep=False)[0]
+    log_prob = _LogProb.apply(*rows, rng) if choose.wants_grad(logits) else run(*rows, rng, keep=False)[0]
     return log_prob if len(shape) == 2 else log_prob.view(shape[:-1])
 
 
-def _run(logits: Tensor, value: Tensor, rng: torch.Generator | None, keep: bool) -> tuple[Tensor, Tensor]:
+def run(logits: Tensor, value: Tensor, rng: torch.Generator | None, keep: bool) -> tuple[Tensor, Tensor]:
     """log_prob and residual value - sigmoid(logits), the latter where it is to be kept, of rows that wrap around."""
     n = max(len(logits), len(value))
     log_prob, residual = value.new_empty(n), value.new_empty(n if keep else 0, logits.shape[1])
@@ -117,7 +98,7 @@ class _LogProb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, value: Tensor, rng: torch.Generator | None) -> Tensor:
-        log_prob, residual = _run(logits, value, rng, keep=True)
+        log_prob, residual = run(logits, value, rng, keep=True)
         ctx.n_logits = len(logits)
         ctx.save_for_backward(residual)
         return log_prob
@@ -126,87 +107,13 @@ class _LogProb(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (residual,) = ctx.saved_tensors
-        return _weighted_sum(grad, residual, ctx.n_logits), None, None
+        return weighted_sum(grad, residual, ctx.n_logits), None, None
 
 
-class _LinearLogProb(torch.autograd.Function):
-    """The product is written once: its residuals take its place, and rows are weighed on the narrower side."""
-
-    @staticmethod
-    def forward(ctx: Any, given: Tensor, weight: Tensor, offset: Tensor, value: Tensor) -> Tensor:
-        log_prob, residual = _score_linear(given, weight, offset, value, keep=any(ctx.needs_input_grad))
-        ctx.n_offsets = len(offset)
-        ctx.save_for_backward(given, weight, residual)
-        return log_prob
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
-        given, weight, residual = ctx.saved_tensors
-        to_given, to_weight, to_offset, _ = ctx.needs_input_grad
-        of_given = (residual @ weight).mul_(grad[:, None]) if to_given else None
-        of_weight = residual.t() @ (given * grad[:, None]) if to_weight else None
-        return of_given, of_weight, _weighted_sum(grad, residual, ctx.n_offsets) if to_offset else None, None
-
-
-def _score_linear(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
-    """log_prob and, where it is to be kept, the residual, in the place of the product."""
-    logits, log_prob = given @ weight.t(), given.new_empty(len(given))
-    choose.loops().bernoulli_shifted(*as_arrays(logits, offset, value), keep, *as_arrays(log_prob))
-    return log_prob, logits
-
-
-def _weighted_sum(weight: Tensor, rows: Tensor, n: int) -> Tensor:
+def weighted_sum(weight: Tensor, rows: Tensor, n: int) -> Tensor:
     """The rows times their weights, added up for each of n, around which they wrap."""
     if n == 1:
         return (weight @ rows)[None]
     out = rows.new_empty(n, rows.shape[1])
     choose.loops().weighted_sum(*as_arrays(weight.contiguous(), rows, out))
     return out
-
-
-@dataclass(frozen=True)
-class Linear:
-    """The log-probability of values whose log-odds are given W^T + b, and what its gradient is made of."""
-
-    log_prob: Tensor
-    given: Tensor
-    residual: Tensor
-
-    def pull(self, weight: Tensor, of_weight: Tensor, of_bias: Tensor) -> None:
-        """Write the gradients with respect to W and b of the weighted sum over the rows."""
-        weight = weight.reshape(-1)
-        if len(self.given) == len(self.residual):  # rows are weighed on the narrower side
-            torch.mm(self.residual.t(), self.given * weight[:, None], out=of_weight)
-            torch.mv(self.residual.t(), weight, out=of_bias)
-            return
-        total = _weighted_sum(weight, self.residual, len(self.given))
-        torch.mm(total.t(), self.given, out=of_weight)
-        torch.sum(total, 0, out=of_bias)
-
-
-def track_linear(given: Tensor, weight: Tensor, bias: Tensor, value: Tensor, back: bool) -> Linear:
-    """Of a value that is there. Row k of the value is row k % n of the n that are given, or the other way round."""
-    shape = broadcast((*given.shape[:-1], weight.shape[0]), value.shape)
-    given, rows = _given_rows(given, shape), as_rows(value, shape)
-    if len(given) >= len(rows):
-        log_prob, residual = _score_linear(given, weight, bias[None], rows, back)
-    else:
-        log_prob, residual = _run(torch.addmm(bias, given, weight.t()), rows, None, back)
-    return Linear(log_prob.view(shape[:-1]), given, residual)
-
-
-def track_linear_draw(
-    given: Tensor, weight: Tensor, bias: Tensor, rng: torch.Generator, draws: int | None, back: bool
-) -> tuple[Tensor, Linear]:
-    """Of a value that is drawn; with `draws`, so many for each row that is given."""
-    shape = (*given.shape[:-1], weight.shape[0]) if draws is None else (draws, *given.shape[:-1], weight.shape[0])
-    given, value = _given_rows(given, shape), given.new_empty(shape)
-    log_prob, residual = _run(torch.addmm(bias, given, weight.t()), value.view(-1, shape[-1]), rng, back)
-    return value, Linear(log_prob.view(shape[:-1]), given, residual)
-
-
-def _given_rows(given: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if not given.shape[-1]:
-        return given.new_empty(math.prod(given.shape[:-1]), 0)
-    return as_rows(given, (*shape[:-1], given.shape[-1]))

@@ -374,6 +374,104 @@ def weighted_sum(weight, residual, out):
         weighted_sum_part(task // parts, task % parts * COLUMNS, weight, residual, out)
 
 
+# Draws that are nearly alike: of the binary vectors that are drawn for one row, most entries are the same in all. Their
+# products with a matrix are the product of what they have in common, one row in place of many, and for each of them the
+# few columns in which it is different.
+
+
+@_row
+def vote(k, voters, given, common):
+    """What most of the first draws say. Any vector would do; this one leaves few differences."""
+    total = common[k]
+    total[:] = ZERO
+    for draw in range(voters):
+        one = given[draw * common.shape[0] + k]
+        for j in range(total.shape[0]):
+            total[j] += one[j]
+    half = float32(0.5 * voters)
+    for j in range(total.shape[0]):
+        total[j] = ONE if total[j] > half else ZERO
+
+
+@_row
+def list_differences(row, given, common, where, count):
+    one, other, found = given[row], common[row % common.shape[0]], where[row]
+    n = 0
+    for j in range(one.shape[0]):
+        found[n] = j  # the next one overwrites it unless there is a difference: no branch to be guessed wrong
+        n += one[j] != other[j]
+    count[row] = n
+
+
+@_kernel
+def differences(given, voters, common, where, count):
+    """What the rows that wrap around to one have in common, and for each row where it is different from that."""
+    for k in prange(common.shape[0]):
+        vote(k, voters, given, common)
+    for row in prange(given.shape[0]):
+        list_differences(row, given, common, where, count)
+
+
+@_row
+def add_differences(row, given, common, where, n, columns, out):
+    """Add to `out` the columns (as rows of a matrix) in which this row is different, two at a time."""
+    one, other, place = given[row], common[row % common.shape[0]], where[row]
+    for i in range(0, n - 1, 2):
+        j, k = place[i], place[i + 1]
+        first, second, a, b = columns[j], columns[k], one[j] - other[j], one[k] - other[k]
+        for c in range(out.shape[0]):
+            out[c] += a * first[c] + b * second[c]
+    if n % 2:
+        j = place[n - 1]
+        first, a = columns[j], one[j] - other[j]
+        for c in range(out.shape[0]):
+            out[c] += a * first[c]
+
+
+@_row
+def alike_row(row, given, common, where, count, columns, logits, value, drawing, key_low, key_high, log_prob, residual):
+    own = logits[row % logits.shape[0]].copy()
+    add_differences(row, given, common, where, count[row], columns, own)
+    x = value[row % value.shape[0]]
+    if drawing:
+        draw_row(own, x, row, key_low, key_high)
+    if residual.shape[0] > 0:
+        log_prob[row] = score_row_and_keep(own, x, x, residual[row])
+    else:
+        log_prob[row] = score_row(own, x, x, x)
+
+
+@_kernel
+def alike(given, common, where, count, columns, logits, value, drawing, key_low, key_high, log_prob, residual):
+    """As `bernoulli`, for log-odds of which those of the common part are there, and the columns they are made with."""
+    for row in prange(log_prob.shape[0]):
+        alike_row(
+            row, given, common, where, count, columns, logits, value, drawing, key_low, key_high, log_prob, residual
+        )
+
+
+SLICE = 64  # columns of a gradient that one task adds up, all rows in their order
+
+
+@_row
+def alike_backward_part(start, weight, given, common, where, count, residual, grad):
+    for row in range(given.shape[0]):
+        one, other, place, left = given[row], common[row % common.shape[0]], where[row], residual[row]
+        term = left[start : start + SLICE]
+        for i in range(count[row]):
+            j = place[i]
+            total, w = grad[j, start : start + SLICE], weight[row] * (one[j] - other[j])
+            for c in range(total.shape[0]):
+                total[c] += w * term[c]
+
+
+@_kernel
+def alike_backward(weight, given, common, where, count, residual, grad):
+    """Add to the gradient, one row for each column, what the differences have of it."""
+    for task in prange((residual.shape[1] + SLICE - 1) // SLICE):
+        alike_backward_part(task * SLICE, weight, given, common, where, count, residual, grad)
+
+
 # Conditional NADE: the hidden layer is sigmoid(a), where a starts at c and W_i is added wherever x_i is 1.
 #
 # It is held as e = exp(-a), so that such a step is one multiplication by exp(-W_i), and sigmoid(a) = 1 / (1 + e).

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from doubly.kernels import bernoulli
+from doubly.kernels import bernoulli, linear
 from doubly.kernels import darn as darn_kernel
 from doubly.layers.autoregressive import Autoregressive
 from doubly.layers.layer import Drawn, Params
@@ -37,7 +37,7 @@ class DARN(Autoregressive):
         value = self.in_order(value)
         # one product for the value, which all draws of the given share, and one for the given
         offset = darn_kernel.sums_before(value, params["W"]) + params["b"]
-        return bernoulli.linear_log_prob(given, params["U"], offset, value)
+        return linear.log_prob(given, params["U"], offset, value)
 
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         start = F.linear(given, params["U"], params["b"])

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from doubly.errors import UserError
-from doubly.kernels import bernoulli, gaussian
+from doubly.kernels import bernoulli, gaussian, linear
 from doubly.layers.layer import Drawn, Layer, Params
 
 ACTIVATIONS = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu, "softplus": F.softplus}
@@ -84,7 +84,7 @@ class MLP(Perceptron):
 
     def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         features = self._features(params, given)
-        return bernoulli.linear_log_prob(features, params["W_logits"], params["b_logits"], value)
+        return linear.log_prob(features, params["W_logits"], params["b_logits"], value)
 
     def known(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return bernoulli.known_log_prob(self._heads(params, given)[0], value)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from doubly.kernels import bernoulli, choose
+from doubly.kernels import bernoulli, choose, linear
 from doubly.layers.layer import Drawn, Layer, Params, Tracked
 
 
@@ -26,7 +26,7 @@ class SBN(Layer):
         return {"W": self.weights(rng, self.n_out, self.n_in), "b": self.bias(rng, mean, reference=-1.0)}
 
     def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        return bernoulli.linear_log_prob(given, params["W"], params["b"], value)
+        return linear.log_prob(given, params["W"], params["b"], value)
 
     def known(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return bernoulli.known_log_prob(self._logits(params, given), value)
@@ -38,9 +38,7 @@ class SBN(Layer):
         W, b = params["W"], params["b"]
         if not choose.fused(given, W, b, value):
             return super().track(params, value, given, back)
-        return self._tracked(
-            value, bernoulli.track_linear(given.detach(), W.detach(), b.detach(), value.detach(), back)
-        )
+        return self._tracked(value, linear.track(given.detach(), W.detach(), b.detach(), value.detach(), back))
 
     def track_draw(
         self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, back: bool = True
@@ -48,10 +46,10 @@ class SBN(Layer):
         W, b = params["W"], params["b"]
         if not choose.fused(given, W, b):
             return super().track_draw(params, given, rng, draws, back)
-        value, found = bernoulli.track_linear_draw(given.detach(), W.detach(), b.detach(), rng, draws, back)
+        value, found = linear.track_draw(given.detach(), W.detach(), b.detach(), rng, draws, back)
         return self._tracked(value, found)
 
-    def _tracked(self, value: Tensor, found: bernoulli.Linear) -> Tracked:
+    def _tracked(self, value: Tensor, found: linear.Linear) -> Tracked:
         return Tracked(value, found.log_prob, lambda weight, into: found.pull(weight, into["W"], into["b"]))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
