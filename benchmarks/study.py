@@ -48,19 +48,41 @@ STUDIES = {
         {"hidden": (200, 200), "step": 0.01},
         41,
         12_300,
-        ("paper", "long", "longest", "shared", "phi-long", "paper-warm", "fresh-long", "fresh-wide-long", "rws"),
+        (
+            *(
+                "paper",
+                "long",
+                "longest",
+                "shared",
+                "phi-long",
+                "phi-longer",
+                "quicker",
+                "phi-quicker",
+                "quicker-fresh",
+            ),
+            *("quicker-wide", "quicker-draws-10", "fresh-draws-10", "fresh-draws-20", "fresh-wide-long", "rws"),
+        ),
     ),
 }
 
 # What each variant changes in the paper's settings; `paper` is what they are.
 FRESH: Settings = {"theta_steps": 1}
 WIDE: Settings = FRESH | {"prior": "student-t:scale=0.3"}
+QUICK: Settings = {"phi_step": 1e-3, "resample": False, "step": 3.0}
 VARIANTS: dict[str, tuple[str, Settings]] = {
     "paper": ("ten steps on each mini-batch, constant step", {}),
     "long": ("the step three times as long", {"step": 3.0}),
     "longest": ("the step ten times as long", {"step": 10.0}),
     "shared": ("one set of draws for both updates of a step", {"resample": False}),
     "phi-long": ("the proposal's step three times as long", {"phi_step": 1e-3}),
+    "phi-longer": ("the proposal's step ten times as long", {"phi_step": 3e-3}),
+    "quicker": ("phi-long, shared and long", QUICK),
+    "phi-quicker": ("phi-longer, shared and long", QUICK | {"phi_step": 3e-3}),
+    "quicker-fresh": ("quicker, a mini-batch for each step", QUICK | FRESH),
+    "quicker-wide": ("quicker, prior of scale 0.3", QUICK | {"prior": "student-t:scale=0.3"}),
+    "quicker-draws-10": ("quicker, ten draws", QUICK | {"draws": 10}),
+    "fresh-draws-10": ("quicker-fresh, ten draws", QUICK | FRESH | {"draws": 10}),
+    "fresh-draws-20": ("quicker-fresh, twenty draws", QUICK | FRESH | {"draws": 20}),
     "paper-warm": ("after a tenth of Adam", {"warmup": 0.1, "warmup_step": 0.003}),
     "fresh": ("a mini-batch for each step", FRESH),
     "fresh-long": ("… and the step three times as long", FRESH | {"step": 3.0}),

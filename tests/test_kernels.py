@@ -378,6 +378,7 @@ def test_the_number_of_threads_changes_nothing():
             log_prob, grads = gradients(nade.fused_log_prob, nade_inputs(batch, 300), bits(5, 40, 300))
             results += [log_prob, *grads, *nade.fused_draw(*nade_inputs(batch, 300), rng(), 20)]
         alike = linear.compare(nearly_alike(5, 40, 60, 0.05).view(-1, 60), (5, 40, 60), 1.0)
+        assert alike is not None
         columns = torch.zeros(60, 300)
         choose.loops().alike_backward(*as_arrays(normal(200), *alike, normal(200, 300), columns))
         return [

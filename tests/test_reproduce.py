@@ -42,7 +42,9 @@ def test_a_recipe_can_be_built(name):
 @pytest.fixture
 def small(monkeypatch) -> reproduce.Recipe:
     config = preset("dsgnht-nais", data="bars", hidden=(6,), theta_steps=2, batch=300, epochs=500, collect=4, threads=1)
-    recipe = reproduce.Recipe("small", "Table 0", "small", -5.58, False, config, Question(draws=50, refit=2))
+    recipe = reproduce.Recipe(
+        "small", "Table 0", "small", -5.58, False, "dsgnht-nais", config, Question(draws=50, refit=2)
+    )
     monkeypatch.setattr(reproduce, "recipes", lambda: {"small": recipe})
     return recipe
 
@@ -82,6 +84,22 @@ def test_a_row_that_is_made_again_goes_on_with_its_run(small, monkeypatch, tmp_p
     again = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", quiet=True)
     assert again["log_likelihood"] == first["log_likelihood"]
     assert Run(tmp_path / "runs" / "small").checkpoint.read_bytes() == checkpoint
+
+
+def test_a_row_with_the_recommended_settings_is_filed_apart(small, monkeypatch, tmp_path):
+    short = dataclasses.replace(small, config=dataclasses.replace(small.config, epochs=6))
+    monkeypatch.setattr(reproduce, "recipes", lambda: {"small": short})
+    found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", quiet=True, recommended=True)
+    assert found["config"]["step"] == preset("recommended").step != small.config.step
+    assert found["config"]["hidden"] == small.config.hidden
+    assert (tmp_path / "results" / "small-recommended.json").exists()
+    assert "recommended settings |" in reproduce.page(tmp_path / "results")
+    assert "with --recommended" in reproduce.listing(tmp_path / "results")
+
+
+def test_the_recommended_settings_are_for_rows_of_the_method():
+    with pytest.raises(UserError, match="caltech-rws-sbn-200 is one of rws"):
+        reproduce.reproduce("caltech-rws-sbn-200", recommended=True)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2 hours", "h", "-1h"])

@@ -1,7 +1,11 @@
 """`doubly` itself; with DOUBLY_KERNELS=0, its plain twins."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
+from scipy.ndimage import zoom
+from sklearn.datasets import load_digits
 from torch import Tensor
 
 from doubly import train
@@ -35,10 +39,28 @@ def start(task: Task) -> Arrays:
     how, rng = method(task), torch.Generator().manual_seed(0)
     x = (torch.rand(task.batch, task.widths[0], generator=rng) < task.ones).float()
     state = train.init(how, x)
+    if task.learnt:
+        rows = pictures(task.ones)
+        state, x = learn(replace(how, phi_step=1e-3), rows, task), rows[: task.batch]
     theta, phi = state.theta.theta, state.phi.theta
     drawn = propose(how.model, theta, how.proposal, phi, x, task.draws, seeded())
     arrays = named("theta", how.model, theta) | named("phi", how.proposal, phi)
     return arrays | {"x": x.numpy()} | {f"z{i}": value.numpy() for i, value in enumerate(drawn.hidden)}
+
+
+def pictures(ones: float) -> Tensor:
+    """scikit-learn's digits at the size of MNIST's, with that share of ones."""
+    greys = zoom(load_digits().images, (1, 3.5, 3.5), order=1).reshape(-1, 784)
+    return torch.from_numpy(greys > np.quantile(greys, 1 - ones)).float()
+
+
+def learn(how: train.Method, rows: Tensor, task: Task) -> train.State:
+    """The state after so many steps, each on a mini-batch of its own."""
+    state, rng = train.init(how, rows), torch.Generator().manual_seed(2)
+    for _ in range(task.learnt):
+        index = torch.randint(len(rows), (task.batch,), generator=rng)
+        state = train.step(how, state, rows[index], index, len(rows))
+    return state
 
 
 def named(vector: str, chain: Chain, weights: Tensor) -> Arrays:
@@ -70,12 +92,13 @@ class Own(Side):
         self.x, self.index = torch.from_numpy(arrays["x"]), torch.arange(task.batch)
         self.theta, self.phi = flat("theta", self.how.model, arrays), flat("phi", self.how.proposal, arrays)
         state = train.init(self.how, self.x)
-        self.state = state._replace(
+        self.beginning = self.state = state._replace(
             theta=self.how.sampler.init(self.theta, state.rng), phi=self.how.optimiser.init(self.phi, state.rng)
         )
         self.hidden: Values = tuple(torch.from_numpy(arrays[f"z{i}"]) for i in range(len(task.proposal)))
 
     def run(self, times: int) -> None:
+        self.state = self.beginning  # how long a step takes depends on the weights, which are not to drift away
         for _ in range(times):
             if self.task.work == "step":
                 self.state = train.step(self.how, self.state, self.x, self.index, self.task.n_data)

@@ -322,6 +322,8 @@ class Reproduce:
     """Show every row, what was published and what was found."""
     budget: str = ""
     """The time that all of it may take, as in 2h or 90m: training is cut in time for scoring, and that is said."""
+    recommended: bool = False
+    """With the preset `recommended` in place of the paper's settings; the result is filed apart."""
     results: str = "results"
     """Where results are written."""
     runs: str = "runs/reproduce"
@@ -343,7 +345,9 @@ class Reproduce:
             print(tables.listing(self.results))
             return
         budget = tables.seconds(self.budget) if self.budget else None
-        found = tables.reproduce(self.name, self.results, self.runs, budget, self.threads, self.seed)
+        found = tables.reproduce(
+            self.name, self.results, self.runs, budget, self.threads, self.seed, recommended=self.recommended
+        )
         write(Path(self.page), tables.page(self.results).encode())
         if self.json:
             print(json.dumps(_no_nan(found)))

@@ -171,6 +171,20 @@ _VAE = {
 
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "dsgnht-nais": ("the paper's method: thermostat, importance sampling, inclusive KL", {"resample": True}),
+    "recommended": (
+        "the same with what docs/study.md found to be better; an epoch has a tenth of the steps",
+        {
+            "step": 0.03,
+            "phi_step": 1e-3,
+            "resample": False,
+            "theta_steps": 1,
+            "valid_draws": 10,
+            "patience": 100,
+            "min_epochs": 100,
+            "epochs": 10_000,
+            "collect_every": "10epochs",
+        },
+    ),
     "dsgnht-nais-faithful": (
         "the same with the settings of the authors' released code, where they differ from the paper's",
         {
