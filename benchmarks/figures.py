@@ -1,0 +1,144 @@
+"""The paper's figures 1 to 3 from the runs of its rows: `python benchmarks/figures.py`, after `doubly reproduce`.
+
+Scores are those of validation rows: the test rows are looked at once for each row of a table, and not for a curve. What
+is found is kept in figures.json, so that a curve is not worked out twice; the pictures are in docs/.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from doubly.data import load
+from doubly.judge import curve
+from doubly.report.figures import BLUE, FAINT, GREEN, PURPLE, QUIET, TEXT, VERMILION, image_grid, weights
+from doubly.run import Run
+from study import WEIGHTS, read
+
+HERE = Path(__file__).parent
+STORE = HERE / "figures.json"
+DOCS = HERE.parent / "docs"
+RUNS = HERE.parent / "runs" / "reproduce"
+COLOURS = (BLUE, VERMILION, GREEN, PURPLE, QUIET)
+REFIT: dict[str, Any] = {"refit": 50, "refit_objective": "wake-sleep", "split": "valid", "threads": 1}
+
+# Figure 1: the mean of more and more samples
+ROWS = ["caltech-sbn-200", "caltech-sbn-200-200", "caltech-sbn-200-200-200", "caltech-sbn-300-100-50-10"]
+SAMPLES, DRAWS = (1, 5, 10, 20, 50, 100), 1000
+# Figure 2: draws of a training step, from the study, and draws for scoring
+STUDIED = {"quicker-fresh": 5, "fresh-draws-10": 10, "fresh-draws-20": 20}
+SCORED_BY = (10, 100, 1000, 10_000)
+# Figure 3: data, samples, features
+NORMAL = "caltech-sbn-200-normal"
+IMAGES = 100
+
+
+def stored(key: str, make: Any) -> Any:
+    """What was found before, or what is found now."""
+    known = json.loads(STORE.read_text()) if STORE.exists() else {}
+    if key not in known:
+        known[key] = make()
+        STORE.write_text(json.dumps(known, indent=1) + "\n")
+    return known[key]
+
+
+def points(folder: Path, over: str, values: tuple[int, ...], **question: Any) -> list[dict[str, float]]:
+    found = curve(folder, over, values, **(REFIT | question))  # type: ignore[arg-type]
+    return [{name: point[name] for name in ("at", "log_likelihood", "stderr")} for point in found]
+
+
+def runs(of: str) -> dict[str, Path]:
+    """The finished runs of the rows, with the recommended settings where they are there."""
+    found = {}
+    for name in ROWS:
+        for folder in (RUNS / f"{name}-recommended", RUNS / name):
+            if (HERE.parent / "results" / f"{folder.name}.json").exists() and folder.exists():
+                found[folder.name] = folder
+                break
+    known = json.loads(STORE.read_text()) if STORE.exists() else {}
+    return found | {key.removeprefix(of): Path() for key in known if key.startswith(of)}
+
+
+def panel(axes: Axes, label: str) -> None:
+    axes.set_xscale("log")
+    axes.grid(axis="y", color=FAINT, linewidth=0.8)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(colors=QUIET, labelcolor=TEXT, labelsize=9)
+    axes.set_xlabel(label)
+
+
+def line(axes: Axes, found: list[dict[str, float]], name: str, colour: str) -> None:
+    """The gain over the first point, row by row the same rows, so that the spread of rows does not hide it."""
+    at = [point["at"] for point in found]
+    axes.plot(at, [point["log_likelihood"] for point in found], "o-", color=colour, label=name, markersize=4)
+    axes.set_xticks(at, [f"{value:,}" for value in at])
+    axes.minorticks_off()
+
+
+def figure_1() -> Figure:
+    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for (name, folder), colour in zip(runs("samples ").items(), COLOURS, strict=False):
+        found = stored(f"samples {name}", lambda f=folder: points(f, "samples", SAMPLES, draws=DRAWS))
+        line(axes, found, name, colour)
+    panel(axes, "samples of the weights in the mean (M)")
+    axes.set_ylabel(f"validation log-likelihood, K = {DRAWS:,} (nats)")
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def figure_2() -> Figure:
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    studied = read("caltech-silhouettes")["runs"]
+    for of, colour in zip(WEIGHTS, COLOURS, strict=False):
+        line(left, [{"at": draws, "log_likelihood": studied[f"{name}/0"]["valid"][of]}
+                    for name, draws in STUDIED.items() if f"{name}/0" in studied], of, colour)  # fmt: skip
+    panel(left, "draws in a training step (S)")
+    left.set_title("SBN 200-200, 12,300 steps (docs/study.md)", fontsize=10, color=TEXT)
+    left.set_ylabel("validation log-likelihood (nats)")
+    for (name, folder), colour in zip(runs("draws ").items(), COLOURS, strict=False):
+        found = stored(f"draws {name}", lambda f=folder: points(f, "draws", SCORED_BY))
+        line(right, found, name, colour)
+    panel(right, "draws for scoring (K)")
+    for axes in (left, right):
+        axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def figure_3() -> dict[str, Figure]:
+    """Data and samples, and the features under the two priors."""
+    data = load("caltech-silhouettes")
+    sparse, normal = Run(next(iter(runs("draws ").values()))), Run(RUNS / NORMAL)
+    drawn = sparse.posterior().sample(IMAGES, of="mean")
+    rows = data.train[np.linspace(0, len(data.train) - 1, IMAGES).astype(int)]
+    return {
+        "data": image_grid(rows, data.shape, "training rows"),
+        "samples": image_grid(np.asarray(drawn), data.shape, "samples of SBN 200"),
+        **{
+            f"{name}-prior": weights(run.posterior().mean(), run.posterior().method.model, data.shape)
+            for name, run in (("sparse", sparse), ("normal", normal))
+        },
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--figures", nargs="+", type=int, choices=(1, 2, 3), default=[1, 2, 3])
+    options = parser.parse_args()
+    with matplotlib.rc_context({"svg.hashsalt": "figures"}):  # the same figures give the same file
+        for number, make in ((1, figure_1), (2, figure_2)):
+            if number in options.figures:
+                make().savefig(DOCS / f"figure-{number}.svg", metadata={"Date": None})
+        if 3 in options.figures:
+            for name, figure in figure_3().items():
+                figure.savefig(DOCS / f"figure-3-{name}.png", dpi=100)
+
+
+if __name__ == "__main__":
+    main()
