@@ -176,7 +176,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
         {
             "step": 0.03,
             "phi_step": 1e-3,
-            "draws": 10,
+            "draws": 20,
             "resample": False,
             "theta_steps": 1,
             "valid_draws": 10,

@@ -53,24 +53,26 @@ def fit(
     )
 
 
-def fit_config(config: Config, out: str | Path, overwrite: bool = False, quiet: bool = False) -> Run:
-    """Learn a model by these settings into the run folder `out`."""
+def fit_config(
+    config: Config, out: str | Path, overwrite: bool = False, quiet: bool = False, until: float = math.inf
+) -> Run:
+    """Learn a model by these settings into the run folder `out`, or what is learnt until then (`time.monotonic`)."""
     check_device(config.device)
     config = dataclasses.replace(config, data=absolute(config.data))
     data = load(config.data, binarise=config.binarise)
     method = build(config, data)  # what is wrong with the settings shows here, before a folder is made
     config = dataclasses.replace(config, threads=config.threads or enough_threads(method, config.draws))
     with Run.create(out, config, data, overwrite) as run, use_threads(config.threads), compiling(config.compile):
-        return _drive(run, data, method, quiet)
+        return _drive(run, data, method, quiet, until)
 
 
-def resume(path: str | Path, quiet: bool = False, threads: int = 0) -> Run:
+def resume(path: str | Path, quiet: bool = False, threads: int = 0, until: float = math.inf) -> Run:
     """Go on with a run that was stopped, as if it had not been; other threads change the last bits."""
     run = Run(path)
     check_device(run.config.device)
     data = run.data()
     with locked(run.path), use_threads(threads or run.config.threads), compiling(run.config.compile):
-        return _drive(run, data, build(run.config, data), quiet)
+        return _drive(run, data, build(run.config, data), quiet, until)
 
 
 @contextmanager
@@ -91,7 +93,7 @@ def open_posterior(path: str | Path, **options: Any) -> Posterior:
     return Run(path).posterior(**options)
 
 
-def _drive(run: Run, data: Data, method: Method, quiet: bool) -> Run:
+def _drive(run: Run, data: Data, method: Method, quiet: bool, until: float) -> Run:
     config = run.config
     train = torch.as_tensor(data.train).to(config.device)
     valid = torch.as_tensor(data.valid).to(config.device)
@@ -120,7 +122,8 @@ def _drive(run: Run, data: Data, method: Method, quiet: bool) -> Run:
             done = finished(method, state)
             progress.show(watch.line(state, record), last=done)
             due = record is not None and state.epoch % config.checkpoint_epochs == 0
-            wanted = due or done or stopped or now - saved_at >= 60 * config.checkpoint_minutes
+            over = record is not None and now >= until
+            wanted = due or done or stopped or over or now - saved_at >= 60 * config.checkpoint_minutes
             if wanted and healthy(state):  # the epoch's end will say if it is not
                 run.save(state)
                 saved_at = time.monotonic()
@@ -128,6 +131,8 @@ def _drive(run: Run, data: Data, method: Method, quiet: bool) -> Run:
                 where = f"in epoch {state.epoch + 1} after mini-batch {state.batch}"
                 line = f"stopped {where}, all saved; go on with: doubly resume {shlex.quote(str(run.path))}"
                 raise Interrupted(line, stopped[0])
+            if over:
+                break
     return run
 
 

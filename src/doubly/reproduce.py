@@ -21,17 +21,16 @@ from typing import Any
 import torch
 
 from doubly.config import PRESETS, Config, Question, build, preset
-from doubly.data import load
 from doubly.drive import fit_config, resume
 from doubly.errors import UserError
 from doubly.judge import evaluate
-from doubly.profile import profile
 from doubly.progress import span
 from doubly.run import Run, write
 from doubly.train import latest_start
 
 TRAINING = 0.6  # of a budget; the rest is for scoring
-SPARE = 0.85  # of the time that seems to be there is planned with
+PLANNING = (0.1, 0.25, 0.5, 0.7, 0.85)  # of the training, after which it is seen how many epochs there will be
+SPARE = 0.85  # of the time that seems to be there for scoring is planned with
 
 
 @dataclass(frozen=True)
@@ -92,13 +91,8 @@ def reproduce(
     marks = [name, *["recommended"] * recommended, *[f"seed-{seed}"] * (seed != 0)]
     folder = Path(runs) / "-".join(marks)
     began = time.monotonic()
-    if (folder / "config.json").exists():
-        run = resume(folder, quiet, threads)
-    else:
-        config = dataclasses.replace(recipe.config, threads=threads, seed=seed)
-        if budget is not None:
-            config = dataclasses.replace(config, epochs=min(config.epochs, _epochs_within(config, TRAINING * budget)))
-        run = fit_config(config, folder, quiet=quiet)
+    config = dataclasses.replace(recipe.config, threads=threads, seed=seed)
+    run = _train(config, folder, math.inf if budget is None else TRAINING * budget, threads, quiet)
     question = dataclasses.replace(recipe.question, threads=threads, seed=seed)
     if budget is not None:
         left = max(budget - (time.monotonic() - began), (1 - TRAINING) * budget)
@@ -121,12 +115,22 @@ def _recommended(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe, preset="recommended", config=config)
 
 
-def _epochs_within(config: Config, seconds: float) -> int:
-    """How many epochs the time allows, by the measure of a few steps."""
-    rows = len(load(config.data, binarise=config.binarise).train)
-    steps = math.ceil(rows / config.batch) * config.theta_steps
-    epoch = steps * profile(config, steps=20).milliseconds / 1e3
-    return max(2, math.floor(SPARE * seconds / epoch))
+def _train(config: Config, folder: Path, seconds: float, threads: int, quiet: bool) -> Run:
+    """Train, or go on training, for so many seconds: how many epochs that makes is planned anew as they go by."""
+    began = time.monotonic()
+
+    def until(time: float) -> Run:
+        if (folder / "config.json").exists():
+            return resume(folder, quiet, threads, time)
+        return fit_config(config, folder, quiet=quiet, until=time)
+
+    for share in PLANNING if seconds < math.inf else ():
+        run = until(began + share * seconds)
+        recent = [record["seconds"] for record in run.metrics()][-10:]
+        left = began + seconds - time.monotonic()
+        epochs = len(run.metrics()) + max(1, math.floor(left * len(recent) / sum(recent)))
+        run.plan(min(config.epochs, epochs))
+    return until(math.inf)
 
 
 def _draws_within(run: Run, question: Question, seconds: float) -> int:
@@ -145,7 +149,8 @@ def _result(recipe: Recipe, run: Run, facts: dict[str, Any], scoring: float) -> 
     rows = len(run.data().train)
     method = build(config, run.facts)
     first = next((record["epoch"] for record in metrics if record["phase"] == "collect"), math.inf)
-    cut = config.epochs < recipe.config.epochs and first > latest_start(method, rows)
+    rising = config.epochs < recipe.config.epochs and first > latest_start(method, rows)
+    cut = rising or facts["collected"] < recipe.config.collect
     training = sum(record["seconds"] for record in metrics)
     return {
         "name": recipe.name,
@@ -202,7 +207,7 @@ def page(results: str | Path) -> str:
         "",
         "Made by `doubly reproduce` from `results/`; not to be edited by hand. Log-likelihood of a test row in nats,",
         "with its standard error over rows; `doubly reproduce NAME` makes a row anew. *Cut*: training was ended by its",
-        "time while validation still rose, or scoring had fewer draws than the paper's.",
+        "time while validation still rose or samples were missing, or scoring had fewer draws than the paper's.",
         "",
     ]
     by_table: dict[str, list[Recipe]] = {}

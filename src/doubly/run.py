@@ -89,7 +89,7 @@ class Run:
                 for name in ("checkpoint", "posterior"):
                     (folder / name).mkdir()
             write(folder / "data.json", json.dumps(_facts(data), indent=2).encode() + b"\n")
-            write(folder / "config.json", json.dumps(dataclasses.asdict(config), indent=2).encode() + b"\n")
+            write(folder / "config.json", _config_json(config))
             run = cls(folder)
             try:
                 yield run
@@ -100,6 +100,11 @@ class Run:
                     if not any(folder.iterdir()):
                         folder.rmdir()
                 raise
+
+    def plan(self, epochs: int) -> "Run":
+        """The same run with another number of epochs; what it has done stays what it is."""
+        write(self.path / "config.json", _config_json(dataclasses.replace(self.config, epochs=epochs)))
+        return Run(self.path)
 
     @property
     def checkpoint(self) -> Path:
@@ -352,6 +357,10 @@ def _facts(data: Data) -> dict[str, Any]:
         "columns": data.columns.as_json() if data.columns else None,
         "sha256": digest.hexdigest(),
     }
+
+
+def _config_json(config: Config) -> bytes:
+    return json.dumps(dataclasses.asdict(config), indent=2).encode() + b"\n"
 
 
 def _read_json(path: Path) -> dict[str, Any]:
