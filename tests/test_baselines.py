@@ -31,6 +31,9 @@ class Seen(NamedTuple):
 # hence the wide spread of those. The methods with one draw (wake-sleep, nvil) still rise after so few steps.
 SEEN = {
     "dsgnht-nais": Seen(SBN | THERMOSTAT, [-6.16, -5.99, -6.10, -6.09, -5.78]),
+    "recommended": Seen(
+        SBN | THERMOSTAT | {"min_epochs": 10, "collect_every": "1epoch"}, [-5.90, -5.65, -5.84, -5.85, -6.24]
+    ),
     "dsgnht-nais-faithful": Seen(SBN | THERMOSTAT, [-5.68, -5.93, -5.61, -5.74, -5.60]),
     "dsgnht-gibbs": Seen(SBN | THERMOSTAT, [-6.04, -5.60, -5.61, -5.60, -5.59]),
     "rws": Seen(SBN | ADAM, [-5.79, -5.91, -5.92, -5.71, -5.87]),
