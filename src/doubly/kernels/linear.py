@@ -20,8 +20,8 @@ from doubly.kernels.rows import as_arrays, as_rows, broadcast
 
 VOTERS = 31  # draws, of which most decide what is common
 NARROW = 32  # widths below which there is nothing to be gained
-# The shares of the entries that may be different, with no way back and with one. A column costs about three times its
-# part of a matrix product, and five times on the way back.
+# The shares of the entries that may be different, on the way to the log-odds and on the way back. A column costs about
+# three times its part of a matrix product, and five times on the way back.
 FORTH, BACK = 0.25, 0.12
 
 
@@ -65,9 +65,14 @@ class Alike(NamedTuple):
     where: Tensor
     number: Tensor
 
+    @property
+    def different(self) -> float:
+        """The share of the entries."""
+        return int(self.number.sum()) / self.given.numel()
 
-def compare(given: Tensor, shape: tuple[int, ...], share: float) -> Alike | None:
-    """The draws (along the first axis) for each row, if no more than this share of their entries is different."""
+
+def compare(given: Tensor, shape: tuple[int, ...]) -> Alike | None:
+    """The draws (along the first axis) for each row, if they are alike enough to be worth it."""
     draws, width = shape[0], given.shape[-1]
     if len(shape) < 3 or draws < 2 or not NARROW <= width <= torch.iinfo(torch.int16).max or len(given) % draws:
         return None
@@ -79,7 +84,7 @@ def compare(given: Tensor, shape: tuple[int, ...], share: float) -> Alike | None
     )
     given_, *rest = as_arrays(*found)
     choose.loops().differences(given_, min(draws, VOTERS), *rest)
-    return found if int(found.number.sum()) <= share * given.numel() else None
+    return found if found.different <= FORTH else None
 
 
 @dataclass(frozen=True)
@@ -94,18 +99,19 @@ class Linear:
     def pull(self, weight: Tensor, of_weight: Tensor, of_bias: Tensor) -> None:
         """Write the gradients with respect to W and b of the weighted sum over the rows."""
         weight = weight.reshape(-1)
-        if self.alike is None and len(self.given) == len(self.residual):  # rows are weighed on the narrower side
+        alike = self.alike if self.alike is not None and self.alike.different <= BACK else None
+        if alike is None and len(self.given) == len(self.residual):  # rows are weighed on the narrower side
             torch.mm(self.residual.t(), self.given * weight[:, None], out=of_weight)
             torch.mv(self.residual.t(), weight, out=of_bias)
             return
-        given = self.given if self.alike is None else self.alike.common
+        given = self.given if alike is None else alike.common
         total = weighted_sum(weight, self.residual, len(given))
         torch.sum(total, 0, out=of_bias)
-        if self.alike is None:
+        if alike is None:
             torch.mm(total.t(), given, out=of_weight)
             return
         columns = given.t() @ total
-        choose.loops().alike_backward(*as_arrays(weight, *self.alike, self.residual, columns))
+        choose.loops().alike_backward(*as_arrays(weight, *alike, self.residual, columns))
         of_weight.copy_(columns.t())
 
 
@@ -116,7 +122,7 @@ def track(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor, back: bo
     if len(given) < len(rows):
         log_prob, residual = bernoulli.run(torch.addmm(offset, given, weight.t()), rows, None, back)
         return Linear(log_prob.view(shape[:-1]), given, residual)
-    alike = compare(given, shape, BACK if back else FORTH)
+    alike = compare(given, shape)
     if alike is not None and len(offset) <= len(alike.common):
         log_prob, residual = _score_alike(alike, weight, offset, rows, None, back)
     else:
@@ -132,7 +138,7 @@ def track_draw(
     shape = (*given.shape[:-1], weight.shape[0]) if draws is None else (draws, *given.shape[:-1], weight.shape[0])
     given, value = _given_rows(given, shape), given.new_empty(shape)
     rows = value.view(-1, shape[-1])
-    alike = compare(given, shape, BACK if back else FORTH) if draws is None else None
+    alike = compare(given, shape) if draws is None else None
     if alike is not None:
         log_prob, residual = _score_alike(alike, weight, bias[None], rows, rng, back)
     else:
