@@ -23,6 +23,7 @@ from doubly import Chain, UserError
 from doubly.inference import NAIS, Estimate, Objective, Visit, Wanted, log_marginal
 from doubly.inference.objectives import Climb, Round
 from doubly.inference.scoring import BYTES_PER_CELL
+from doubly.kernels import linear
 from doubly.kernels.weights import fused_summary, plain_summary
 from exact import bits
 
@@ -234,12 +235,15 @@ class Traced(Objective):
         return Climb((round.weight * round.draws.log_q).sum(0), round.visit.memory)
 
 
-@pytest.mark.parametrize("kernels", ["0", "1"])
+@pytest.mark.parametrize("kernels", ["plain", "fused", "alike"])
 @pytest.mark.parametrize("wanted", ["both", "theta", "phi"])
 @pytest.mark.parametrize("names", ["sbn", "darn", "nade", "sbn,darn,nade", "mlp:widths=3"])
 def test_without_a_graph_all_is_the_same(names: str, wanted: Wanted, kernels: str, monkeypatch):
-    """The same draws and, but for rounding, the same gradients as by autograd."""
-    monkeypatch.setenv("DOUBLY_KERNELS", kernels)
+    """The same draws and, but for rounding, the same gradients as by autograd, also where draws count as alike."""
+    monkeypatch.setenv("DOUBLY_KERNELS", "0" if kernels == "plain" else "1")
+    if kernels == "alike":
+        for name in ("NARROW", "FORTH", "BACK"):
+            monkeypatch.setattr(linear, name, 0)
     model = Chain.build(names, data=20, hidden=(9, 5))
     proposal = Chain.build_proposal("sbn", data=20, hidden=(9, 5))
     rng = torch.Generator().manual_seed(0)

@@ -1,6 +1,7 @@
 """The fused kernels against the plain ones, the plain ones against autograd, and both against enumeration."""
 
 import itertools
+import math
 import os
 import shutil
 import subprocess
@@ -208,21 +209,38 @@ def test_draws_that_are_nearly_alike_have_the_density_and_gradient_of_any(draws,
     assert_close(linear.log_prob(given, *inputs, value), expected)
 
 
-def test_an_offset_for_each_row_goes_with_draws_that_are_alike():
-    given, value, weight, offset = nearly_alike(5, 3, 40, 0.05), bits(3, 150), normal(150, 40), normal(3, 150, seed=7)
-    assert linear.track(given, weight, offset, value, back=False).alike is not None
+@pytest.mark.parametrize(
+    ("batch", "offsets"),
+    [
+        ((3,), (3,)),
+        ((3,), (5, 3)),
+        ((2, 3), ()),
+        ((2, 3), (3,)),
+        ((2, 3), (2, 3)),
+        ((2, 3), (2, 1)),
+        ((2, 3), (5, 2, 3)),
+    ],
+)
+def test_an_offset_for_each_row_goes_with_draws_that_are_alike(batch, offsets):
+    given = nearly_alike(5, math.prod(batch), 40, 0.05).view(5, *batch, 40)
+    value, weight, offset = bits(*batch, 150), normal(150, 40), normal(*offsets, 150, seed=7)
     expected = linear.log_prob(given.double(), weight.double(), offset.double(), value.double())
     assert_close(linear.log_prob(given, weight, offset, value), expected)
 
 
 @pytest.mark.parametrize(
     "given",
-    [normal(5, 3, 40), nearly_alike(5, 3, 8, 0.0), nearly_alike(5, 3, 40, 0.0)[0], nearly_alike(1, 3, 40, 0.0)],
-    ids=["real", "narrow", "no draws", "one draw"],
+    [
+        *(normal(5, 3, 40), nearly_alike(5, 3, 8, 0.0), nearly_alike(5, 3, 40, 0.0)[0]),
+        *(nearly_alike(2, 3, 40, 0.0), nearly_alike(5, 0, 40, 0.0)),
+    ],
+    ids=["real", "narrow", "no draws", "two draws", "no rows"],
 )
 def test_other_rows_are_multiplied_as_they_are(given):
-    width = given.shape[-1]
-    assert linear.track(given, normal(150, width), normal(150), bits(3, 150), back=True).alike is None
+    width, rows = given.shape[-2:][::-1]
+    found = linear.track(given, normal(150, width), normal(150), bits(rows, 150), back=True)
+    assert found.alike is None
+    assert found.log_prob.shape == given.shape[:-1]
 
 
 def test_values_are_drawn_the_same_from_draws_that_are_alike(monkeypatch):

@@ -8,6 +8,7 @@ import pytest
 
 from doubly import cli, reproduce
 from doubly.config import Facts, Question, build, preset
+from doubly.drive import fit_config
 from doubly.errors import UserError
 from doubly.run import Run
 
@@ -84,6 +85,43 @@ def test_a_row_that_is_made_again_goes_on_with_its_run(small, monkeypatch, tmp_p
     again = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", quiet=True)
     assert again["log_likelihood"] == first["log_likelihood"]
     assert Run(tmp_path / "runs" / "small").checkpoint.read_bytes() == checkpoint
+
+
+def test_a_budget_is_never_too_short_for_a_sample(small, monkeypatch, tmp_path):
+    rarely = dataclasses.replace(small, config=dataclasses.replace(small.config, collect_every="10epochs"))
+    monkeypatch.setattr(reproduce, "recipes", lambda: {"small": rarely})
+    found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", budget=0.01, quiet=True)
+    assert found["cut"]
+    assert found["samples"] == 1
+
+
+def test_a_budget_leaves_a_finished_run_as_it_is(small, monkeypatch, tmp_path):
+    short = dataclasses.replace(small, config=dataclasses.replace(small.config, epochs=6))
+    monkeypatch.setattr(reproduce, "recipes", lambda: {"small": short})
+    first = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", quiet=True)
+    again = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", budget=5, quiet=True)
+    assert again["config"] == first["config"]
+    assert not again["cut"]
+    proposals = list((tmp_path / "runs" / "small" / "posterior").glob("proposal*"))
+    assert len(proposals) == 1, "the proposal that was fitted to see how long scoring takes is the one that scores"
+
+
+def test_a_run_that_was_cut_before_goes_on_to_its_end_without_a_budget(small, tmp_path):
+    config = dataclasses.replace(small.config, epochs=40)
+    run = fit_config(config, tmp_path / "runs" / "small", quiet=True, until=0.0)
+    assert len(run.metrics()) == 1
+    run.plan(7)
+    whole = reproduce._train(config, run.path, math.inf, 1, quiet=True)
+    assert whole.config.epochs == 40
+    assert whole.metrics()[-1]["collected"] == config.collect
+
+
+@pytest.mark.parametrize(("scores", "levelled"), [([1, 2, 3, 4], False), ([1, 3, 2, 2], True), ([3, 1, 1, 2], False)])
+def test_whether_validation_had_levelled_off_is_seen_from_the_metrics(scores, levelled):
+    """Two epochs without a rise are waited for, of which the first of all does not count."""
+    method = build(preset("rws", hidden=(3,), min_epochs=2, patience=2), Facts(4, "binary", (4,)))
+    metrics = [{"epoch": i, "phase": "burn-in", "valid": float(score)} for i, score in enumerate(scores, start=1)]
+    assert reproduce._levelled(method, metrics) == (levelled or scores[0] == 3)
 
 
 def test_a_row_with_the_recommended_settings_is_filed_apart(small, monkeypatch, tmp_path):

@@ -26,7 +26,7 @@ from doubly.errors import UserError
 from doubly.judge import evaluate
 from doubly.progress import span
 from doubly.run import Run, write
-from doubly.train import latest_start
+from doubly.train import Method, finished, samples_per_epoch
 
 TRAINING = 0.6  # of a budget; the rest is for scoring
 PLANNING = (0.1, 0.25, 0.5, 0.7, 0.85)  # of the training, after which it is seen how many epochs there will be
@@ -95,11 +95,11 @@ def reproduce(
     run = _train(config, folder, math.inf if budget is None else TRAINING * budget, threads, quiet)
     question = dataclasses.replace(recipe.question, threads=threads, seed=seed)
     if budget is not None:
-        left = max(budget - (time.monotonic() - began), (1 - TRAINING) * budget)
-        question = dataclasses.replace(question, draws=min(question.draws, _draws_within(run, question, left)))
+        draws = _draws_within(run, question, max(began + budget, time.monotonic() + (1 - TRAINING) * budget))
+        question = dataclasses.replace(question, draws=min(question.draws, draws))
     started = time.monotonic()
     facts = evaluate(run.path, quiet=quiet, **vars(question)).facts
-    result = _result(recipe, run, facts, time.monotonic() - started)
+    result = _result(recipe, run, question, facts, time.monotonic() - started)
     file = Path(results) / f"{folder.name}.json"
     write(file, json.dumps(result, indent=1).encode() + b"\n")
     return result
@@ -118,39 +118,57 @@ def _recommended(recipe: Recipe) -> Recipe:
 def _train(config: Config, folder: Path, seconds: float, threads: int, quiet: bool) -> Run:
     """Train, or go on training, for so many seconds: how many epochs that makes is planned anew as they go by."""
     began = time.monotonic()
-
-    def until(time: float) -> Run:
-        if (folder / "config.json").exists():
-            return resume(folder, quiet, threads, time)
-        return fit_config(config, folder, quiet=quiet, until=time)
-
-    for share in PLANNING if seconds < math.inf else ():
-        run = until(began + share * seconds)
-        recent = [record["seconds"] for record in run.metrics()][-10:]
-        left = began + seconds - time.monotonic()
-        epochs = len(run.metrics()) + max(1, math.floor(left * len(recent) / sum(recent)))
-        run.plan(min(config.epochs, epochs))
-    return until(math.inf)
+    if (folder / "config.json").exists() and not _over(Run(folder)):
+        Run(folder).plan(config.epochs)  # whatever an earlier budget said
+    for share in (*PLANNING, 1.0) if seconds < math.inf else ():
+        run = _go_on(config, folder, threads, quiet, began + share * seconds)
+        if _over(run):
+            return run
+        run.plan(min(config.epochs, _epochs_within(run, began + seconds - time.monotonic())))
+    return _go_on(config, folder, threads, quiet)
 
 
-def _draws_within(run: Run, question: Question, seconds: float) -> int:
+def _go_on(config: Config, folder: Path, threads: int, quiet: bool, until: float = math.inf) -> Run:
+    if (folder / "config.json").exists():
+        return resume(folder, quiet, threads, until)
+    return fit_config(config, folder, quiet=quiet, until=until)
+
+
+def _over(run: Run) -> bool:
+    method = build(run.config, run.facts)
+    state = run.restore(method)
+    return state is not None and finished(method, state)
+
+
+def _epochs_within(run: Run, seconds: float) -> int:
+    """How many epochs there will be after so many seconds more, at the pace of the last; at least until a sample."""
+    metrics, method = run.metrics(), build(run.config, run.facts)
+    done, recent = len(metrics), [record["seconds"] for record in metrics[-10:]]
+    more = math.floor(seconds * len(recent) / max(sum(recent), 1e-3))
+    least = done
+    if method.collect and not metrics[-1]["collected"]:
+        interval = math.ceil(1 / samples_per_epoch(method, len(run.data().train)))
+        # collecting starts when an epoch is over, after the warm-up, and may wait for half of the epochs
+        least = max(done + 1, method.warmup, interval) + interval
+    return max(least, done + more)
+
+
+def _draws_within(run: Run, question: Question, until: float) -> int:
     """How many draws for each row the time allows, by the measure of a few on some of the validation rows."""
     rows, few = run.data().valid[:50], 200
-    trial: dict[str, Any] = {"refit": question.refit, "threads": question.threads, "of": question.of, "quiet": True}
-    evaluate(run.path, x=rows, draws=1, **trial)  # the proposal is fitted now, and found again later
+    trial = vars(dataclasses.replace(question, draws=few)) | {"x": rows, "quiet": True}
+    evaluate(run.path, **(trial | {"draws": 1}))  # the proposal is fitted now, and found again later
     started = time.monotonic()
-    evaluate(run.path, x=rows, draws=few, **trial)
+    evaluate(run.path, **trial)
     each = (time.monotonic() - started) / (len(rows) * few)
-    return max(1, math.floor(SPARE * seconds / (each * len(run.data().split(question.split)))))
+    left = until - time.monotonic()
+    return max(1, math.floor(SPARE * left / (each * len(run.data().split(question.split)))))
 
 
-def _result(recipe: Recipe, run: Run, facts: dict[str, Any], scoring: float) -> dict[str, Any]:
+def _result(recipe: Recipe, run: Run, question: Question, facts: dict[str, Any], scoring: float) -> dict[str, Any]:
     metrics, config = run.metrics(), run.config
     rows = len(run.data().train)
-    method = build(config, run.facts)
-    first = next((record["epoch"] for record in metrics if record["phase"] == "collect"), math.inf)
-    rising = config.epochs < recipe.config.epochs and first > latest_start(method, rows)
-    cut = rising or facts["collected"] < recipe.config.collect
+    shorter = config.epochs < recipe.config.epochs and not _levelled(build(config, run.facts), metrics)
     training = sum(record["seconds"] for record in metrics)
     return {
         "name": recipe.name,
@@ -164,11 +182,12 @@ def _result(recipe: Recipe, run: Run, facts: dict[str, Any], scoring: float) -> 
         "of": facts["of"],
         "draws": facts["draws"],
         "draws_of_the_paper": recipe.question.draws,
+        "refit": [question.refit, question.refit_objective or "wake"],
         "effective": facts["ess"],
         "unreliable_share": facts["unreliable"] / facts["n"],
         "samples": facts["collected"],
         "samples_of_the_paper": recipe.config.collect,
-        "cut": cut,
+        "cut": shorter or facts["collected"] < recipe.config.collect,
         "epochs": len(metrics),
         "steps": len(metrics) * math.ceil(rows / config.batch) * config.theta_steps,
         "valid_last": metrics[-1]["valid"],
@@ -182,6 +201,15 @@ def _result(recipe: Recipe, run: Run, facts: dict[str, Any], scoring: float) -> 
         "commit": _commit(),
         "config": dataclasses.asdict(config),
     }  # fmt: skip
+
+
+def _levelled(method: Method, metrics: list[dict[str, Any]]) -> bool:
+    """Whether validation had not risen for as long as it takes when collecting, or a run without it, came to that."""
+    waiting = [record for record in metrics if record["phase"] == "burn-in"]
+    if not waiting:
+        return False
+    best = max(waiting, key=lambda record: record["valid"])["epoch"]
+    return waiting[-1]["epoch"] - max(best, method.min_epochs, method.warmup) >= method.patience
 
 
 def _commit() -> str | None:

@@ -101,10 +101,11 @@ class Run:
                         folder.rmdir()
                 raise
 
-    def plan(self, epochs: int) -> "Run":
-        """The same run with another number of epochs; what it has done stays what it is."""
-        write(self.path / "config.json", _config_json(dataclasses.replace(self.config, epochs=epochs)))
-        return Run(self.path)
+    def plan(self, epochs: int) -> None:
+        """Another number of epochs; what has been done stays what it is."""
+        with locked(self.path):
+            self.config = dataclasses.replace(self.config, epochs=epochs)
+            write(self.path / "config.json", _config_json(self.config))
 
     @property
     def checkpoint(self) -> Path:

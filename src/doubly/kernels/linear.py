@@ -20,9 +20,9 @@ from doubly.kernels.rows import as_arrays, as_rows, broadcast
 
 VOTERS = 31  # draws, of which most decide what is common
 NARROW = 32  # widths below which there is nothing to be gained
-# The shares of the entries that may be different, on the way to the log-odds and on the way back. A column costs about
-# three times its part of a matrix product, and five times on the way back.
-FORTH, BACK = 0.25, 0.12
+FEW = 3  # draws for which the same is true
+# What adding a column costs, in units of its part of a matrix product: on the way to the log-odds, and on the way back.
+FORTH, BACK = 3.5, 7.0
 
 
 def log_prob(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor) -> Tensor:
@@ -65,16 +65,15 @@ class Alike(NamedTuple):
     where: Tensor
     number: Tensor
 
-    @property
-    def different(self) -> float:
-        """The share of the entries."""
-        return int(self.number.sum()) / self.given.numel()
+    def worth(self, cost: float) -> bool:
+        """Whether the product of the common rows and the differences, at that cost, are less than the whole product."""
+        return len(self.common) * self.given.shape[1] + cost * int(self.number.sum()) < self.given.numel()
 
 
 def compare(given: Tensor, shape: tuple[int, ...]) -> Alike | None:
     """The draws (along the first axis) for each row, if they are alike enough to be worth it."""
     draws, width = shape[0], given.shape[-1]
-    if len(shape) < 3 or draws < 2 or not NARROW <= width <= torch.iinfo(torch.int16).max or len(given) % draws:
+    if len(shape) < 3 or draws < FEW or not NARROW <= width <= torch.iinfo(torch.int16).max or len(given) % draws:
         return None
     found = Alike(
         given,
@@ -84,7 +83,7 @@ def compare(given: Tensor, shape: tuple[int, ...]) -> Alike | None:
     )
     given_, *rest = as_arrays(*found)
     choose.loops().differences(given_, min(draws, VOTERS), *rest)
-    return found if found.different <= FORTH else None
+    return found if found.worth(FORTH) else None
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ class Linear:
     def pull(self, weight: Tensor, of_weight: Tensor, of_bias: Tensor) -> None:
         """Write the gradients with respect to W and b of the weighted sum over the rows."""
         weight = weight.reshape(-1)
-        alike = self.alike if self.alike is not None and self.alike.different <= BACK else None
+        alike = self.alike if self.alike is not None and self.alike.worth(BACK) else None
         if alike is None and len(self.given) == len(self.residual):  # rows are weighed on the narrower side
             torch.mm(self.residual.t(), self.given * weight[:, None], out=of_weight)
             torch.mv(self.residual.t(), weight, out=of_bias)
@@ -123,7 +122,7 @@ def track(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor, back: bo
         log_prob, residual = bernoulli.run(torch.addmm(offset, given, weight.t()), rows, None, back)
         return Linear(log_prob.view(shape[:-1]), given, residual)
     alike = compare(given, shape)
-    if alike is not None and len(offset) <= len(alike.common):
+    if alike is not None and len(offset) in (1, len(alike.common)):
         log_prob, residual = _score_alike(alike, weight, offset, rows, None, back)
     else:
         alike = None

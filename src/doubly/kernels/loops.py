@@ -451,14 +451,12 @@ def alike(given, common, where, count, columns, logits, value, drawing, key_low,
 
 
 SLICE = 64  # columns of a gradient that one task adds up, all rows in their order
-NOTHING = float32(2.0**-26)  # of the largest weight: what is less is lost in the rounding of the sum
 
 
 @_row
 def alike_backward_part(start, weight, given, common, where, count, residual, grad):
-    least = NOTHING * np.abs(weight).max()
     for row in range(given.shape[0]):
-        if abs(weight[row]) < least:
+        if weight[row] == ZERO:  # draws that are as good as impossible are not rare
             continue
         one, other, place, left = given[row], common[row % common.shape[0]], where[row], residual[row]
         term = left[start : start + SLICE]
