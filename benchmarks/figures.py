@@ -5,7 +5,10 @@ is found is kept in figures.json, so that a curve is not worked out twice; the p
 """
 
 import argparse
+import dataclasses
+import functools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from doubly.data import load
+from doubly.drive import fit_config, resume
 from doubly.judge import curve
 from doubly.report.figures import BLUE, FAINT, GREEN, PURPLE, QUIET, TEXT, VERMILION, image_grid, weights
 from doubly.run import Run
@@ -24,6 +28,7 @@ HERE = Path(__file__).parent
 STORE = HERE / "figures.json"
 DOCS = HERE.parent / "docs"
 RUNS = HERE.parent / "runs" / "reproduce"
+RESULTS = HERE.parent / "results"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, QUIET)
 REFIT: dict[str, Any] = {"refit": 50, "refit_objective": "wake-sleep", "split": "valid", "threads": 1}
 
@@ -34,17 +39,19 @@ SAMPLES, DRAWS = (1, 5, 10, 20, 50, 100), 1000
 STUDIED = {"quicker-fresh": 5, "fresh-draws-10": 10, "fresh-draws-20": 20}
 SCORED_BY = (10, 100, 1000, 10_000)
 # Figure 3: data, samples, features
-NORMAL = "caltech-sbn-200-normal"
+SPARSE = "caltech-sbn-200"
 IMAGES = 100
 
 
-def stored(key: str, make: Any) -> Any:
+def known() -> dict[str, Any]:
+    return json.loads(STORE.read_text()) if STORE.exists() else {}
+
+
+def stored(key: str, make: Callable[[], Any]) -> Any:
     """What was found before, or what is found now."""
-    known = json.loads(STORE.read_text()) if STORE.exists() else {}
-    if key not in known:
-        known[key] = make()
-        STORE.write_text(json.dumps(known, indent=1) + "\n")
-    return known[key]
+    if key not in known():
+        STORE.write_text(json.dumps(known() | {key: make()}, indent=1) + "\n")
+    return known()[key]
 
 
 def points(folder: Path, over: str, values: tuple[int, ...], **question: Any) -> list[dict[str, float]]:
@@ -52,16 +59,22 @@ def points(folder: Path, over: str, values: tuple[int, ...], **question: Any) ->
     return [{name: point[name] for name in ("at", "log_likelihood", "stderr")} for point in found]
 
 
-def runs(of: str) -> dict[str, Path]:
-    """The finished runs of the rows, with the recommended settings where they are there."""
-    found = {}
+def finished() -> list[Path]:
+    """The runs of the rows whose result is there, with the recommended settings where there are both."""
+    found = []
     for name in ROWS:
-        for folder in (RUNS / f"{name}-recommended", RUNS / name):
-            if (HERE.parent / "results" / f"{folder.name}.json").exists() and folder.exists():
-                found[folder.name] = folder
-                break
-    known = json.loads(STORE.read_text()) if STORE.exists() else {}
-    return found | {key.removeprefix(of): Path() for key in known if key.startswith(of)}
+        both = [RUNS / f"{name}-recommended", RUNS / name]
+        found += [folder for folder in both if (RESULTS / f"{folder.name}.json").exists() and folder.exists()][:1]
+    return found
+
+
+def curves(over: str, values: tuple[int, ...], **question: Any) -> dict[str, list[dict[str, float]]]:
+    """Of every run that is here, and of those whose curve was found before, by the name of the run."""
+    for folder in finished():
+        most = Run(folder).metrics()[-1]["collected"] if over == "samples" else max(values)
+        there = tuple(value for value in values if value <= most)
+        stored(f"{over} {folder.name}", functools.partial(points, folder, over, there, **question))
+    return {key.split()[1]: found for key, found in known().items() if key.split()[0] == over}
 
 
 def panel(axes: Axes, label: str) -> None:
@@ -73,7 +86,6 @@ def panel(axes: Axes, label: str) -> None:
 
 
 def line(axes: Axes, found: list[dict[str, float]], name: str, colour: str) -> None:
-    """The gain over the first point, row by row the same rows, so that the spread of rows does not hide it."""
     at = [point["at"] for point in found]
     axes.plot(at, [point["log_likelihood"] for point in found], "o-", color=colour, label=name, markersize=4)
     axes.set_xticks(at, [f"{value:,}" for value in at])
@@ -83,8 +95,7 @@ def line(axes: Axes, found: list[dict[str, float]], name: str, colour: str) -> N
 def figure_1() -> Figure:
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
-    for (name, folder), colour in zip(runs("samples ").items(), COLOURS, strict=False):
-        found = stored(f"samples {name}", lambda f=folder: points(f, "samples", SAMPLES, draws=DRAWS))
+    for (name, found), colour in zip(curves("samples", SAMPLES, draws=DRAWS).items(), COLOURS, strict=False):
         line(axes, found, name, colour)
     panel(axes, "samples of the weights in the mean (M)")
     axes.set_ylabel(f"validation log-likelihood, K = {DRAWS:,} (nats)")
@@ -102,8 +113,7 @@ def figure_2() -> Figure:
     panel(left, "draws in a training step (S)")
     left.set_title("SBN 200-200, 12,300 steps (docs/study.md)", fontsize=10, color=TEXT)
     left.set_ylabel("validation log-likelihood (nats)")
-    for (name, folder), colour in zip(runs("draws ").items(), COLOURS, strict=False):
-        found = stored(f"draws {name}", lambda f=folder: points(f, "draws", SCORED_BY))
+    for (name, found), colour in zip(curves("draws", SCORED_BY).items(), COLOURS, strict=False):
         line(right, found, name, colour)
     panel(right, "draws for scoring (K)")
     for axes in (left, right):
@@ -114,17 +124,24 @@ def figure_2() -> Figure:
 def figure_3() -> dict[str, Figure]:
     """Data and samples, and the features under the two priors."""
     data = load("caltech-silhouettes")
-    sparse, normal = Run(next(iter(runs("draws ").values()))), Run(RUNS / NORMAL)
-    drawn = sparse.posterior().sample(IMAGES, of="mean")
+    sparse, normal = Run(RUNS / SPARSE).posterior(), normal_prior().posterior()
     rows = data.train[np.linspace(0, len(data.train) - 1, IMAGES).astype(int)]
     return {
         "data": image_grid(rows, data.shape, "training rows"),
-        "samples": image_grid(np.asarray(drawn), data.shape, "samples of SBN 200"),
-        **{
-            f"{name}-prior": weights(run.posterior().mean(), run.posterior().method.model, data.shape)
-            for name, run in (("sparse", sparse), ("normal", normal))
-        },
+        "samples": image_grid(np.asarray(sparse.sample(IMAGES, of="mean")), data.shape, "samples of SBN 200"),
+        "student-t": weights(sparse.mean(), sparse.method.model, data.shape),
+        "normal": weights(normal.mean(), normal.method.model, data.shape),
     }
+
+
+def normal_prior() -> Run:
+    """The run of the other prior, which no row of a table has, as long as the first."""
+    folder = RUNS / f"{SPARSE}-normal"
+    if (folder / "config.json").exists():
+        return resume(folder)
+    first = Run(RUNS / SPARSE)
+    config = dataclasses.replace(first.config, prior="normal", epochs=len(first.metrics()))
+    return fit_config(config, folder)
 
 
 def main() -> None:

@@ -38,12 +38,21 @@ class Setting(NamedTuple):
     """Mini-batches of 100 rows in an epoch."""
     steps: int
     """Of the sampler, in all; the last third of them are collected from."""
-    variants: tuple[str, ...] | None = None
-    """Those that are tried; all if None."""
+    variants: tuple[str, ...]
+    """Those that are tried."""
 
 
 STUDIES = {
-    "digits": Setting({"hidden": (100,), "step": 0.02, "phi_step": 1e-3}, 12, 12_000),
+    "digits": Setting(
+        {"hidden": (100,), "step": 0.02, "phi_step": 1e-3},
+        12,
+        12_000,
+        (
+            *("paper", "long", "quicker", "quicker-fresh", "fresh-draws-20", "fresh", "fresh-long", "fresh-wide"),
+            *("fresh-wide-long", "fresh-normal", "fresh-wider-long", "fresh-wide-longer", "split", "quick", "warm"),
+            *("falling", "wake-sleep", "draws-10", "gibbs", "rws"),
+        ),
+    ),
     "caltech-silhouettes": Setting(
         {"hidden": (200, 200), "step": 0.01},
         41,
@@ -74,8 +83,8 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
     "long": ("the step three times as long", {"step": 3.0}),
     "longest": ("the step ten times as long", {"step": 10.0}),
     "shared": ("one set of draws for both updates of a step", {"resample": False}),
-    "phi-long": ("the proposal's step three times as long", {"phi_step": 1e-3}),
-    "phi-longer": ("the proposal's step ten times as long", {"phi_step": 3e-3}),
+    "phi-long": ("the proposal's step 0.001", {"phi_step": 1e-3}),
+    "phi-longer": ("the proposal's step 0.003", {"phi_step": 3e-3}),
     "quicker": ("phi-long, shared and long", QUICK),
     "phi-quicker": ("phi-longer, shared and long", QUICK | {"phi_step": 3e-3}),
     "quicker-fresh": ("quicker, a mini-batch for each step", QUICK | FRESH),
@@ -83,11 +92,10 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
     "quicker-draws-10": ("quicker, ten draws", QUICK | {"draws": 10}),
     "fresh-draws-10": ("quicker-fresh, ten draws", QUICK | FRESH | {"draws": 10}),
     "fresh-draws-20": ("quicker-fresh, twenty draws", QUICK | FRESH | {"draws": 20}),
-    "paper-warm": ("after a tenth of Adam", {"warmup": 0.1, "warmup_step": 0.003}),
     "fresh": ("a mini-batch for each step", FRESH),
-    "fresh-long": ("… and the step three times as long", FRESH | {"step": 3.0}),
+    "fresh-long": ("fresh, the step three times as long", FRESH | {"step": 3.0}),
     "fresh-wide": ("a mini-batch for each step, prior of scale 0.3", WIDE),
-    "fresh-wide-long": ("… and the step three times as long", WIDE | {"step": 3.0}),
+    "fresh-wide-long": ("fresh-wide, the step three times as long", WIDE | {"step": 3.0}),
     "fresh-normal": ("a mini-batch for each step, normal prior", FRESH | {"prior": "normal", "step": 3.0}),
     "fresh-wider-long": ("fresh-wide-long, prior of scale 1", FRESH | {"prior": "student-t:scale=1", "step": 3.0}),
     "fresh-wide-longer": ("fresh-wide-long, the step three times as long again", WIDE | {"step": 9.0}),
@@ -222,7 +230,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, metavar="VARIANT")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    study(options.data, options.variants or list(STUDIES[options.data].variants or VARIANTS), options.seeds)
+    study(options.data, options.variants or list(STUDIES[options.data].variants), options.seeds)
     publish()
 
 

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from scipy.ndimage import zoom
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 from doubly import train
@@ -50,6 +48,9 @@ def start(task: Task) -> Arrays:
 
 def pictures(ones: float) -> Tensor:
     """scikit-learn's digits at the size of MNIST's, with that share of ones."""
+    from scipy.ndimage import zoom  # not in a process that is timed
+    from sklearn.datasets import load_digits
+
     greys = zoom(load_digits().images, (1, 3.5, 3.5), order=1).reshape(-1, 784)
     return torch.from_numpy(greys > np.quantile(greys, 1 - ones)).float()
 
@@ -118,7 +119,10 @@ class Own(Side):
         if self.task.objective == "iwae":  # the draws that z is, with their gradient
             drawn = propose(model, theta, proposal, phi, self.x, self.task.draws, seeded(), pathwise=True)
             phi_climb = log_mean_weight(drawn.log_weight).mean()
-        (theta_grad,) = torch.autograd.grad(theta_climb, theta, retain_graph=True)
+        if self.task.objective == "wake":  # the way back that a step takes
+            theta_grad = model.track(self.theta, (self.x, *z)).pull(weight.detach() / len(self.x))
+        else:
+            (theta_grad,) = torch.autograd.grad(theta_climb, theta, retain_graph=True)
         theta_grad = self.how.prior.grad(self.theta) + self.task.n_data * theta_grad
         (phi_grad,) = torch.autograd.grad(phi_climb, phi)
         found = {"log_p": log_p.detach().numpy(), "log_q": log_q.detach().numpy()}
