@@ -1,6 +1,6 @@
 """`doubly` itself; with DOUBLY_KERNELS=0, its plain twins."""
 
-from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,7 +12,10 @@ from doubly.inference import Scoring, normalised, propose, score
 from doubly.inference.draws import log_mean_weight
 from doubly.inference.gibbs import sweep
 from doubly.model import Chain, Values
+from doubly.run import Run
 from peers.side import Arrays, Side, Task, serve
+
+RUNS = Path(__file__).parents[2] / "runs" / "reproduce"
 
 
 def method(task: Task) -> train.Method:
@@ -37,31 +40,15 @@ def start(task: Task) -> Arrays:
     how, rng = method(task), torch.Generator().manual_seed(0)
     x = (torch.rand(task.batch, task.widths[0], generator=rng) < task.ones).float()
     state = train.init(how, x)
-    if task.learnt:
-        rows = pictures(task.ones)
-        state, x = learn(replace(how, phi_step=1e-3), rows, task), rows[: task.batch]
+    if task.run:
+        run = Run(RUNS / task.run)
+        saved = run.restore(build(run.config, run.facts))
+        assert saved is not None
+        state, x = saved, torch.as_tensor(run.data().train[: task.batch]).float()
     theta, phi = state.theta.theta, state.phi.theta
     drawn = propose(how.model, theta, how.proposal, phi, x, task.draws, seeded())
     arrays = named("theta", how.model, theta) | named("phi", how.proposal, phi)
     return arrays | {"x": x.numpy()} | {f"z{i}": value.numpy() for i, value in enumerate(drawn.hidden)}
-
-
-def pictures(ones: float) -> Tensor:
-    """scikit-learn's digits at the size of MNIST's, with that share of ones."""
-    from scipy.ndimage import zoom  # not in a process that is timed
-    from sklearn.datasets import load_digits
-
-    greys = zoom(load_digits().images, (1, 3.5, 3.5), order=1).reshape(-1, 784)
-    return torch.from_numpy(greys > np.quantile(greys, 1 - ones)).float()
-
-
-def learn(how: train.Method, rows: Tensor, task: Task) -> train.State:
-    """The state after so many steps, each on a mini-batch of its own."""
-    state, rng = train.init(how, rows), torch.Generator().manual_seed(2)
-    for _ in range(task.learnt):
-        index = torch.randint(len(rows), (task.batch,), generator=rng)
-        state = train.step(how, state, rows[index], index, len(rows))
-    return state
 
 
 def named(vector: str, chain: Chain, weights: Tensor) -> Arrays:

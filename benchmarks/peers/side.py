@@ -43,9 +43,8 @@ class Task:
     work: str = "step"
     """What one run is: a training step, an evaluation (score) or a Gibbs sweep (sweep)."""
     score_draws: int = 10_000
-    learnt: int = 0
-    """Steps of training from which the weights come, on pictures; 0 takes the weights that a run starts from, and noise
-    for data."""
+    run: str = ""
+    """A folder of runs/reproduce that gives weights and rows; else they are those that a run starts from, and noise."""
 
     @property
     def eta(self) -> float:
