@@ -64,7 +64,7 @@ def found_best(digits: float, caltech: float) -> dict[str, float]:
 ENTRIES: dict[str, Entry] = {
     "dsgnht-nais": Entry(SBN, SAMPLER_GRIDS, found_best(0.06, 0.2)),
     "dsgnht-nais-faithful": Entry(SBN, SAMPLER_GRIDS, found_best(0.06, 0.2)),
-    "dsgnht-gibbs": Entry(SBN, SAMPLER_GRIDS, found_best(0.2, 0.06)),
+    "dsgnht-gibbs": Entry(SBN, SAMPLER_GRIDS, found_best(0.2, 0.02)),
     "rws": Entry(SBN, ADAM_GRIDS, found_best(0.1, 0.01)),
     "wake-sleep": Entry(SBN, ADAM_GRIDS, found_best(0.1, 0.01)),
     "nvil": Entry(SBN, ADAM_GRIDS, found_best(0.01, 0.01)),
