@@ -33,8 +33,8 @@ from results import Table, record
 HERE = Path(__file__).parent
 REQUIREMENTS = HERE / "peers" / "requirements.txt"
 ENVIRONMENT = HERE / ".peers"
-# Relative, of densities and gradients. Weights of draws are exponentials of sums near 150, which float32 holds to 1e-5: a
-# few such errors come to 1e-4 and more where the weights are learnt, and gradients are made with them.
+# Relative, of densities and gradients. Weights of draws are exponentials of sums near 150, which float32 holds to 1e-5:
+# a few such errors come to 1e-4 and more where the weights are learnt, and gradients are made with them.
 AGREE = 5e-4
 ALIKE = {"step": 0.1, "score": 0.01, "sweep": 0.02}  # relative, of what the work comes to, whose noise differs
 WALK = 20  # steps after which that is looked at
