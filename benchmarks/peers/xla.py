@@ -29,6 +29,9 @@ class Layer(NamedTuple):
     """A value for each given, or several along a new first axis, with log p; values carry no gradient if binary."""
 
 
+LEAST = 2**-25  # exactly 0, once in 2^23, would draw what is impossible, with an enormous weight
+
+
 def bernoulli(logits: Array, value: Array) -> Array:
     """log p(value), summed over the last axis."""
     return (value * logits - jax.nn.softplus(logits)).sum(-1)
@@ -51,7 +54,7 @@ def sbn_log_prob(p: Params, value: Array, given: Array | None) -> Array:
 
 def sbn_draw(p: Params, given: Array, draws: int | None, key: Array) -> Draw:
     logits = given @ p["W"].T + p["b"]
-    uniform = jax.random.uniform(key, several(draws, logits.shape))
+    uniform = jax.random.uniform(key, several(draws, logits.shape), minval=LEAST)
     value = (uniform < jax.nn.sigmoid(lax.stop_gradient(logits))).astype(jnp.float32)
     return value, bernoulli(logits, value)
 
@@ -93,7 +96,7 @@ def nade_log_prob(p: Params, value: Array, given: Array | None) -> Array:
 def nade_draw(p: Params, given: Array, draws: int | None, key: Array) -> Draw:
     start, bias = nade_start(p, given)
     W = jnp.pad(p["W"], ((0, 1), (0, 0)))
-    uniform = jax.random.uniform(key, (bias.shape[-1], *several(draws, bias.shape[:-1])))
+    uniform = jax.random.uniform(key, (bias.shape[-1], *several(draws, bias.shape[:-1])), minval=LEAST)
 
     @jax.checkpoint
     def output(hidden: Array, at: tuple[Array, ...]) -> tuple[Array, tuple[Array, Array]]:
