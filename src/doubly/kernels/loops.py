@@ -313,8 +313,7 @@ def draw_row(logits, value, row, key_low, key_high):
 
 
 @_row
-def bernoulli_row(row, logits, value, drawing, key_low, key_high, log_prob, residual):
-    logit, x = logits[row % logits.shape[0]], value[row % value.shape[0]]
+def bernoulli_row(row, logit, x, drawing, key_low, key_high, log_prob, residual):
     if drawing:
         draw_row(logit, x, row, key_low, key_high)
     if residual.shape[0] > 0:
@@ -327,7 +326,8 @@ def bernoulli_row(row, logits, value, drawing, key_low, key_high, log_prob, resi
 def bernoulli(logits, value, drawing, key_low, key_high, log_prob, residual):
     """Draw `value` where asked, then score it. Row k goes with row k of the results, wrapping around."""
     for row in prange(log_prob.shape[0]):
-        bernoulli_row(row, logits, value, drawing, key_low, key_high, log_prob, residual)
+        logit, x = logits[row % logits.shape[0]], value[row % value.shape[0]]
+        bernoulli_row(row, logit, x, drawing, key_low, key_high, log_prob, residual)
 
 
 @_row
@@ -432,13 +432,7 @@ def add_differences(row, given, common, where, n, columns, out):
 def alike_row(row, given, common, where, count, columns, logits, value, drawing, key_low, key_high, log_prob, residual):
     own = logits[row % logits.shape[0]].copy()
     add_differences(row, given, common, where, count[row], columns, own)
-    x = value[row % value.shape[0]]
-    if drawing:
-        draw_row(own, x, row, key_low, key_high)
-    if residual.shape[0] > 0:
-        log_prob[row] = score_row_and_keep(own, x, x, residual[row])
-    else:
-        log_prob[row] = score_row(own, x, x, x)
+    bernoulli_row(row, own, value[row % value.shape[0]], drawing, key_low, key_high, log_prob, residual)
 
 
 @_kernel
