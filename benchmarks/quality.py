@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 import doubly
 from doubly.config import preset
@@ -345,8 +346,10 @@ def curves(axes: Axes, runs: list[Stored], group: list[str]) -> None:
         axes.set_axis_off()
         return
     # the first epochs lie far below: they leave the frame rather than squash the rest
-    axes.set_ylim(min(tops) - 0.5 * (max(tops) - min(tops)) - 1, max(tops) + 0.3)
+    span = max(tops) - min(tops)
+    axes.set_ylim(min(tops) - 0.5 * span - 1, max(tops) + 0.1 * span)
     axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter(NullFormatter())  # between two powers of ten it would label every line
     axes.set_xlabel("seconds", fontsize=9)
     axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
