@@ -26,7 +26,7 @@ def fit(width, rows, **fields):
     return method.model.size + method.proposal.size
 
 case = json.loads(sys.argv[1])
-fit(**case | {"width": 20, "rows": 50, "hidden": [40], "batch": 10})  # kernels are compiled
+fit(**case | {"width": 80, "rows": 60, "hidden": [40], "batch": 10})  # kernels are compiled
 open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from here
 before = memory("VmRSS")
 weights = fit(**case)

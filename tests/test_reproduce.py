@@ -131,7 +131,7 @@ def test_a_row_with_the_recommended_settings_is_filed_apart(small, tmp_path):
     assert found["config"]["step"] == preset("recommended").step != small.config.step
     assert found["config"]["hidden"] == small.config.hidden
     assert (tmp_path / "results" / "small-recommended.json").exists()
-    assert "recommended settings |" in reproduce.page(tmp_path / "results")
+    assert "| recommended settings" in reproduce.page(tmp_path / "results")
     assert "with --recommended" in reproduce.listing(tmp_path / "results")
 
 

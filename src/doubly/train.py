@@ -22,6 +22,8 @@ from doubly.priors import Flat, Prior
 from doubly.samplers import Adam, Sampler
 from doubly.schedules import Constant, Schedule
 
+WIDENED = 2**16  # cells of the training rows that are double numbers at a time
+
 
 @dataclass(frozen=True)
 class Method:
@@ -175,7 +177,7 @@ class Moments(NamedTuple):
 def moments(method: Method, x: Tensor) -> Moments:
     """Of the training rows x, those cells that are there."""
     total = square = known = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
-    for block in x.split(1000):  # all rows are never widened at once
+    for block in x.split(max(1, WIDENED // x.shape[1])):  # all rows are never widened at once
         holes = block.isnan()
         values = block.masked_fill(holes, 0)
         total = total + values.sum(0, dtype=torch.float64)
