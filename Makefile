@@ -33,6 +33,7 @@ check: setup
 bench: setup
 	$(BIN)/python benchmarks/kernels.py --record
 	$(BIN)/python benchmarks/steps.py --record
+	$(BIN)/python benchmarks/bounds.py --record
 	$(BIN)/python benchmarks/adaptive.py --record
 	$(BIN)/python benchmarks/growth.py --record
 

@@ -378,7 +378,8 @@ def _predicted(method: Method, theta: Tensor, rows: int = 100) -> dict[str, floa
 
 def _add(totals: Tensor, n: int, stats: dict[str, Tensor], grad: Tensor) -> Tensor:
     """Add one step on n rows to an epoch's totals, without waiting for the device."""
-    finite = torch.nan_to_num(grad.abs().max(), nan=0.0)
+    low, high = torch.aminmax(grad)
+    finite = torch.nan_to_num(torch.maximum(high, -low), nan=0.0)
     sums = totals[:3].add(torch.stack([torch.ones_like(finite), stats["train"], stats["effective"]]), alpha=n)
     return torch.cat([sums, torch.maximum(totals[3:], finite)])
 
