@@ -1,7 +1,8 @@
-"""The paper's figures 1 to 3 from the runs of its rows: `python benchmarks/figures.py`, after `doubly reproduce`.
+"""The paper's figures 1 to 3, and what a posterior gains, from the runs of its rows: `python benchmarks/figures.py`,
+after `doubly reproduce`.
 
 Scores are those of validation rows: the test rows are looked at once for each row of a table, and not for a curve. What
-is found is kept in figures.json, so that a curve is not worked out twice; the pictures are in docs/.
+is found is kept in figures.json, so that a curve is not worked out twice; the page is docs/figures.md.
 """
 
 import argparse
@@ -19,14 +20,16 @@ from matplotlib.figure import Figure
 
 from doubly.data import load
 from doubly.drive import fit_config, resume
-from doubly.judge import curve
+from doubly.judge import Found, curve, evaluate, paired
 from doubly.report.figures import BLUE, FAINT, GREEN, PURPLE, QUIET, TEXT, VERMILION, image_grid, weights
 from doubly.run import Run
+from results import Table, about, put
 from study import WEIGHTS, read
 
 HERE = Path(__file__).parent
 STORE = HERE / "figures.json"
 DOCS = HERE.parent / "docs"
+PAGE = DOCS / "figures.md"
 RUNS = HERE.parent / "runs" / "reproduce"
 RESULTS = HERE.parent / "results"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, QUIET)
@@ -38,6 +41,9 @@ SAMPLES, DRAWS = (1, 5, 10, 20, 50, 100), 1000
 # Figure 2: draws of a training step, from the study, and draws for scoring
 STUDIED = {"quicker-fresh": 5, "fresh-draws-10": 10, "fresh-draws-20": 20}
 SCORED_BY = (10, 100, 1000, 10_000)
+# What a posterior gains over its last draw, and over an optimiser
+COMPARED = (("mean", "over last"), ("ensemble", "over last"), ("mean", "over optimised"))
+OPTIMISED = {"caltech-sbn-200": "caltech-rws-sbn-200", "caltech-sbn-200-200": "caltech-rws-sbn-200-200"}
 # Figure 3: data, samples, features
 SPARSE = "caltech-sbn-200"
 IMAGES = 100
@@ -144,9 +150,40 @@ def normal_prior() -> Run:
     return fit_config(config, folder)
 
 
+def gain(folder: Path) -> dict[str, Any]:
+    """Of each kind of weights, and how much it gains over the last draw; of the mean, over the optimiser's, too."""
+    found = {of: evaluate(folder, of=of, draws=DRAWS, **REFIT) for of in WEIGHTS}
+    gains: dict[str, Any] = {of: {"log_likelihood": found[of].facts["log_likelihood"]} for of in WEIGHTS}
+    for of in ("mean", "ensemble"):
+        gains[of]["over last"] = over(found[of], found["last"])
+    rival = RUNS / OPTIMISED.get(folder.name.removesuffix("-recommended"), "none")
+    if (RESULTS / f"{rival.name}.json").exists():
+        other = evaluate(rival, of="last", draws=DRAWS, **REFIT)
+        gains["mean"]["over optimised"] = over(found["mean"], other)
+    return gains
+
+
+def over(one: Found, other: Found) -> list[float | None]:
+    return list(paired(one.rows, other.rows))
+
+
+def gains() -> Table:
+    for folder in finished():
+        stored(f"gain {folder.name}", functools.partial(gain, folder))
+    rows = []
+    for key, found in known().items():
+        kind, name = key.split()
+        if kind == "gain":
+            told = [f"{found[of]['log_likelihood']:.2f}" for of in WEIGHTS]
+            pairs = [found[of].get(of_what) for of, of_what in COMPARED]
+            rows.append([f"`{name}`", *told, *(f"{pair[0]:+.2f} ± {pair[1]:.2f}" if pair else "" for pair in pairs)])
+    head = ["run", "last draw", "mean", "ensemble", *(f"{of} {what}" for of, what in COMPARED)]
+    return Table(head, rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--figures", nargs="+", type=int, choices=(1, 2, 3), default=[1, 2, 3])
+    parser.add_argument("--figures", nargs="*", type=int, choices=(1, 2, 3), default=[1, 2, 3])
     options = parser.parse_args()
     with matplotlib.rc_context({"svg.hashsalt": "figures"}):  # the same figures give the same file
         for number, make in ((1, figure_1), (2, figure_2)):
@@ -155,6 +192,7 @@ def main() -> None:
         if 3 in options.figures:
             for name, figure in figure_3().items():
                 figure.savefig(DOCS / f"figure-3-{name}.png", dpi=100)
+    put(PAGE, "gains", f"{gains()}\n\n`python benchmarks/figures.py`, K = {DRAWS:,}, {about()}.")
 
 
 if __name__ == "__main__":

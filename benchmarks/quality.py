@@ -27,7 +27,7 @@ import doubly
 from doubly.config import preset
 from doubly.data import load
 from doubly.errors import Diverged
-from results import Table, about
+from results import Table, about, put
 
 STORE = Path(__file__).with_name("quality.json")
 PAGE = Path(__file__).parents[1] / "docs" / "quality.md"
@@ -300,12 +300,7 @@ def sections() -> Iterator[str]:
 
 def publish() -> None:
     """Put the tables in their place on the page, and the picture beside it."""
-    text = "\n\n".join(sections())
-    place = re.compile(r"(<!-- quality -->\n).*?(<!-- end -->)", re.S)
-    page, found = place.subn(lambda at: f"{at[1]}\n{text}\n\n{at[2]}", PAGE.read_text())
-    if not found:
-        raise SystemExit(f"{PAGE.name} has no place for the table: <!-- quality --> … <!-- end -->")
-    PAGE.write_text(page)
+    put(PAGE, "quality", "\n\n".join(sections()))
     with matplotlib.rc_context({"svg.hashsalt": "quality"}):  # the same figures give the same file
         picture().savefig(PICTURE, metadata={"Date": None})
 

@@ -32,11 +32,16 @@ def record(section: str, figures: Any, table: Table, command: str) -> None:
     everything = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     everything[section] = {"command": command, "machine": machine(), "figures": figures}
     RESULTS.write_text(json.dumps(everything, indent=1) + "\n")
+    put(PAGE, section, f"{table}\n\n`{command}`, {about()}.")
+
+
+def put(page: Path, section: str, text: str) -> None:
+    """Put a text in its place on a page."""
     place = re.compile(rf"(<!-- {section} -->\n).*?(<!-- end -->)", re.S)
-    page, found = place.subn(lambda at: f"{at[1]}\n{table}\n\n`{command}`, {about()}.\n\n{at[2]}", PAGE.read_text())
+    whole, found = place.subn(lambda at: f"{at[1]}\n{text}\n\n{at[2]}", page.read_text())
     if not found:
-        raise SystemExit(f"{PAGE.name} has no place for the table: <!-- {section} --> … <!-- end -->")
-    PAGE.write_text(page)
+        raise SystemExit(f"{page.name} has no place for this: <!-- {section} --> … <!-- end -->")
+    page.write_text(whole)
 
 
 def machine() -> dict[str, Any]:

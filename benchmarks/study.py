@@ -8,7 +8,6 @@ was stopped goes on where it was. The page is docs/study.md.
 import argparse
 import json
 import math
-import re
 import tempfile
 import time
 from pathlib import Path
@@ -20,7 +19,7 @@ import torch
 import doubly
 from doubly.data import load
 from doubly.errors import Diverged
-from results import Table, about
+from results import Table, about, put
 
 STORES = Path(__file__).with_name("study")
 PAGE = Path(__file__).parents[1] / "docs" / "study.md"
@@ -213,11 +212,7 @@ def publish() -> None:
             f"### {data}, SBN {hidden}, {steps:,} steps\n\n{table(section['runs'])}\n\n"
             f"`python benchmarks/study.py --data {data}`, {section['machine']}, each run on one thread.\n\n"
         )
-    place = re.compile(r"(<!-- study -->\n).*?(<!-- end -->)", re.S)
-    page, found = place.subn(lambda at: f"{at[1]}\n{text}{at[2]}", PAGE.read_text())
-    if not found:
-        raise SystemExit(f"{PAGE.name} has no place for the tables: <!-- study --> … <!-- end -->")
-    PAGE.write_text(page)
+    put(PAGE, "study", text.rstrip())
 
 
 def main() -> None:

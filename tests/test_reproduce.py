@@ -135,6 +135,15 @@ def test_a_row_with_the_recommended_settings_is_filed_apart(small, tmp_path):
     assert "with --recommended" in reproduce.listing(tmp_path / "results")
 
 
+def test_larger_data_make_the_recommended_settings_wait_for_fewer_epochs():
+    """Binarised MNIST has 500 mini-batches, Caltech 41: samples are as many steps apart, within a quarter."""
+    known = reproduce.recipes()
+    small, large = (reproduce._recommended(known[name]).config for name in ("caltech-sbn-200", "mnist-sbn-200"))
+    assert (small.collect_every, large.collect_every) == ("10epochs", "1epoch")
+    assert large.patience == small.patience / 10
+    assert large.draws == small.draws == preset("recommended").draws
+
+
 def test_the_recommended_settings_are_for_rows_of_the_method():
     with pytest.raises(UserError, match="caltech-rws-sbn-200 is one of rws"):
         reproduce.reproduce("caltech-rws-sbn-200", recommended=True)

@@ -13,7 +13,7 @@ import re
 import subprocess
 import time
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ class Recipe:
     """What its settings start from."""
     config: Config
     question: Question
+    better: dict[str, Any] = field(default_factory=dict)
+    """What differs from the preset `recommended` where this row is made with that."""
 
 
 def recipes() -> dict[str, Recipe]:
@@ -68,9 +70,9 @@ def recipes() -> dict[str, Recipe]:
 def _recipe(name: str, table: dict[str, Any], row: dict[str, Any]) -> Recipe:
     score = table.get("score", {}) | row.pop("score", {})
     label, published, bound = row.pop("label"), row.pop("published"), row.pop("bound", False)
-    base = row.pop("preset")
+    base, better = row.pop("preset"), table.get("recommended", {}) | row.pop("recommended", {})
     config = preset(base, **(table["all"] | row))
-    return Recipe(name, table["title"], label, published, bound, base, config, Question(**score))
+    return Recipe(name, table["title"], label, published, bound, base, config, Question(**score), better)
 
 
 def reproduce(
@@ -111,7 +113,7 @@ def _recommended(recipe: Recipe) -> Recipe:
         raise UserError(
             f"the recommended settings are for rows of dsgnht-nais; {recipe.name} is one of {recipe.preset}"
         )
-    config = dataclasses.replace(recipe.config, **PRESETS["recommended"][1])
+    config = dataclasses.replace(recipe.config, **(PRESETS["recommended"][1] | recipe.better))
     return dataclasses.replace(recipe, preset="recommended", config=config)
 
 
