@@ -6,7 +6,7 @@ RUN ?= runs/digits
 # what `make run` fits; shorten it with FIT="--epochs 4 --collect 2"
 FIT ?= --hidden 100 --step 0.02 --phi-step 1e-3 --epochs 100 --collect 40 --keep 5
 
-.PHONY: setup run test check bench bench-quality study docs
+.PHONY: setup run test check bench bench-quality study figures docs
 
 setup: $(VENV)/.installed
 
@@ -45,6 +45,10 @@ bench-quality: setup
 study: setup
 	$(BIN)/python benchmarks/study.py --data digits
 	$(BIN)/python benchmarks/study.py --data caltech-silhouettes
+
+# the paper's figures, from the runs of doubly reproduce
+figures: setup
+	$(BIN)/python benchmarks/figures.py
 
 docs: setup
 	$(BIN)/python docs/members.py

@@ -6,7 +6,6 @@ is found is kept in figures.json, so that a curve is not worked out twice; the p
 """
 
 import argparse
-import dataclasses
 import functools
 import json
 from collections.abc import Callable
@@ -18,6 +17,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from doubly.config import preset
 from doubly.data import load
 from doubly.drive import fit_config, resume
 from doubly.judge import Found, curve, evaluate, paired
@@ -45,8 +45,8 @@ SCORED_BY = (10, 100, 1000, 10_000)
 COMPARED = (("mean", "over last"), ("ensemble", "over last"), ("mean", "over optimised"))
 OPTIMISED = {"caltech-sbn-200": "caltech-rws-sbn-200", "caltech-sbn-200-200": "caltech-rws-sbn-200-200"}
 # Figure 3: data, samples, features
-SPARSE = "caltech-sbn-200"
-IMAGES = 100
+PRIORS = ("student-t", "normal")
+EPOCHS, IMAGES = 400, 100
 
 
 def known() -> dict[str, Any]:
@@ -84,7 +84,11 @@ def curves(over: str, values: tuple[int, ...], **question: Any) -> dict[str, lis
 
 
 def panel(axes: Axes, label: str) -> None:
+    """Its looks, once all lines are there."""
     axes.set_xscale("log")
+    at = sorted({float(x) for found in axes.lines for x in found.get_xdata()})
+    axes.set_xticks(at, [f"{value:,.0f}" for value in at])
+    axes.minorticks_off()
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=QUIET, labelcolor=TEXT, labelsize=9)
@@ -94,8 +98,6 @@ def panel(axes: Axes, label: str) -> None:
 def line(axes: Axes, found: list[dict[str, float]], name: str, colour: str) -> None:
     at = [point["at"] for point in found]
     axes.plot(at, [point["log_likelihood"] for point in found], "o-", color=colour, label=name, markersize=4)
-    axes.set_xticks(at, [f"{value:,}" for value in at])
-    axes.minorticks_off()
 
 
 def figure_1() -> Figure:
@@ -130,24 +132,23 @@ def figure_2() -> Figure:
 def figure_3() -> dict[str, Figure]:
     """Data and samples, and the features under the two priors."""
     data = load("caltech-silhouettes")
-    sparse, normal = Run(RUNS / SPARSE).posterior(), normal_prior().posterior()
     rows = data.train[np.linspace(0, len(data.train) - 1, IMAGES).astype(int)]
+    sparse, normal = (featured(prior).posterior() for prior in PRIORS)
     return {
         "data": image_grid(rows, data.shape, "training rows"),
-        "samples": image_grid(np.asarray(sparse.sample(IMAGES, of="mean")), data.shape, "samples of SBN 200"),
+        "samples": image_grid(np.asarray(sparse.sample(IMAGES, of="mean")), data.shape, "samples"),
         "student-t": weights(sparse.mean(), sparse.method.model, data.shape),
         "normal": weights(normal.mean(), normal.method.model, data.shape),
     }
 
 
-def normal_prior() -> Run:
-    """The run of the other prior, which no row of a table has, as long as the first."""
-    folder = RUNS / f"{SPARSE}-normal"
+def featured(prior: str) -> Run:
+    """A run of its own for each prior, which no row of a table has for both."""
+    folder = RUNS.parent / "figures" / prior
     if (folder / "config.json").exists():
         return resume(folder)
-    first = Run(RUNS / SPARSE)
-    config = dataclasses.replace(first.config, prior="normal", epochs=len(first.metrics()))
-    return fit_config(config, folder)
+    fields: dict[str, Any] = {"data": "caltech-silhouettes", "hidden": (200,), "prior": prior, "threads": 1}
+    return fit_config(preset("recommended", **fields, epochs=EPOCHS, collect=20, collect_every="5epochs"), folder)
 
 
 def gain(folder: Path) -> dict[str, Any]:
@@ -181,18 +182,29 @@ def gains() -> Table:
     return Table(head, rows)
 
 
+def save(name: str, figure: Figure) -> None:
+    with matplotlib.rc_context({"svg.hashsalt": "figures"}):  # the same figures give the same file
+        figure.savefig(DOCS / name, metadata={"Date": None} if name.endswith(".svg") else None, dpi=100)
+
+
+def all_of_figure_3() -> None:
+    for name, figure in figure_3().items():
+        save(f"figure-3-{name}.png", figure)
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "1": lambda: save("figure-1.svg", figure_1()),
+    "2": lambda: save("figure-2.svg", figure_2()),
+    "3": all_of_figure_3,
+    "gains": lambda: put(PAGE, "gains", f"{gains()}\n\n`python benchmarks/figures.py`, K = {DRAWS:,}, {about()}."),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--figures", nargs="*", type=int, choices=(1, 2, 3), default=[1, 2, 3])
-    options = parser.parse_args()
-    with matplotlib.rc_context({"svg.hashsalt": "figures"}):  # the same figures give the same file
-        for number, make in ((1, figure_1), (2, figure_2)):
-            if number in options.figures:
-                make().savefig(DOCS / f"figure-{number}.svg", metadata={"Date": None})
-        if 3 in options.figures:
-            for name, figure in figure_3().items():
-                figure.savefig(DOCS / f"figure-3-{name}.png", dpi=100)
-    put(PAGE, "gains", f"{gains()}\n\n`python benchmarks/figures.py`, K = {DRAWS:,}, {about()}.")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    for part in parser.parse_args().parts:
+        PARTS[part]()
 
 
 if __name__ == "__main__":
