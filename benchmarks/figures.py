@@ -153,15 +153,14 @@ def featured(prior: str) -> Run:
 
 def gain(folder: Path) -> dict[str, Any]:
     """Of each kind of weights, and how much it gains over the last draw; of the mean, over the optimiser's, too."""
-    found = {of: evaluate(folder, of=of, draws=DRAWS, **REFIT) for of in WEIGHTS}
-    gains: dict[str, Any] = {of: {"log_likelihood": found[of].facts["log_likelihood"]} for of in WEIGHTS}
+    scored = {of: evaluate(folder, of=of, draws=DRAWS, **REFIT) for of in WEIGHTS}
+    found: dict[str, Any] = {of: {"log_likelihood": scored[of].facts["log_likelihood"]} for of in WEIGHTS}
     for of in ("mean", "ensemble"):
-        gains[of]["over last"] = over(found[of], found["last"])
-    rival = RUNS / OPTIMISED.get(folder.name.removesuffix("-recommended"), "none")
-    if (RESULTS / f"{rival.name}.json").exists():
-        other = evaluate(rival, of="last", draws=DRAWS, **REFIT)
-        gains["mean"]["over optimised"] = over(found["mean"], other)
-    return gains
+        found[of]["over last"] = over(scored[of], scored["last"])
+    rival = OPTIMISED.get(folder.name.removesuffix("-recommended"))
+    if rival and (RESULTS / f"{rival}.json").exists():
+        found["mean"]["over optimised"] = over(scored["mean"], evaluate(RUNS / rival, of="last", draws=DRAWS, **REFIT))
+    return found
 
 
 def over(one: Found, other: Found) -> list[float | None]:

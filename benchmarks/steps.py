@@ -337,6 +337,15 @@ def spread(ratio: tuple[float, float, float] | None) -> str:
     return f"{ratio[1]:.2f} ({ratio[0]:.2f} – {ratio[2]:.2f})" if ratio else ""
 
 
+def weights_are_here(key: str) -> bool:
+    """Whether a task can be done; says so where the run whose weights it has is missing."""
+    run = RUNS / TASKS[key].run
+    if TASKS[key].run and not run.exists():
+        print(f"  {TASKS[key].name} is left out: its weights are made by doubly reproduce, into {run}", flush=True)
+        return False
+    return True
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", nargs="+", choices=TASKS, default=list(TASKS), help="what to run")
@@ -356,8 +365,7 @@ def main() -> None:
     results = {}
     for key in options.models:
         print(TASKS[key].name, flush=True)
-        if TASKS[key].run and not (RUNS / TASKS[key].run).exists():
-            print(f"  left out: its weights are made by doubly reproduce, into {RUNS / TASKS[key].run}")
+        if not weights_are_here(key):
             continue
         workers = {side: Worker(side, options.threads) for side in chosen if key in SIDES[side].tasks}
         try:

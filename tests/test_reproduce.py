@@ -136,7 +136,7 @@ def test_a_row_with_the_recommended_settings_is_filed_apart(small, tmp_path):
 
 
 def test_larger_data_make_the_recommended_settings_wait_for_fewer_epochs():
-    """Binarised MNIST has 500 mini-batches, Caltech 41: samples are as many steps apart, within a quarter."""
+    """An epoch of binarised MNIST has 500 mini-batches, one of Caltech 41."""
     known = reproduce.recipes()
     small, large = (reproduce._recommended(known[name]).config for name in ("caltech-sbn-200", "mnist-sbn-200"))
     assert (small.collect_every, large.collect_every) == ("10epochs", "1epoch")
