@@ -191,9 +191,9 @@ class Chain:
             values, log_prob = (given, *values), log_prob + term
         return ChainDraw(values, log_prob)
 
-    def track(self, theta: Tensor, values: Values, back: bool = True) -> ChainTrack:
-        """`log_prob` of a model's values, with its way back if that is wanted."""
-        givens = (*values[1:], nothing(theta))
+    def track(self, theta: Tensor, values: Values, given: Tensor | None = None, back: bool = True) -> ChainTrack:
+        """`log_prob` of complete rows, with its way back if that is wanted."""
+        givens = (*values[1:], nothing(theta) if given is None else given)
         parts = zip(self.layers, self.unflatten(theta), values, givens, strict=True)
         return ChainTrack(
             self, theta, [layer.track(params, value, above, back) for layer, params, value, above in parts]

@@ -106,6 +106,28 @@ def pick(candidates: Tensor, chosen: Tensor) -> Tensor:
     return candidates.gather(0, index).squeeze(0)
 
 
+class Survivors(NamedTuple):
+    """Some of S draws for each of B rows: which draw of which row each is, and its weight in the place of the lost."""
+
+    draw: Tensor
+    row: Tensor
+    weight: Tensor
+
+
+def survivors(weight: Tensor, number: int, rng: torch.Generator) -> Survivors:
+    """Systematic resampling: points, evenly spaced from a random start, are laid on the weights (S, B) of each row.
+
+    A draw of weight w is hit number * w times in the mean, rounded up or down; hits / number is its new weight. What is
+    estimated with these is in the mean what all the draws estimate.
+    """
+    edges = weight.cumsum(0)
+    start = torch.rand(weight.shape[1], generator=rng, dtype=weight.dtype, device=weight.device)
+    below = (number * edges / edges[-1] - start).ceil_()  # points below each edge; below the last, all
+    hits = below.diff(dim=0, prepend=below.new_zeros(1, len(start)))
+    draw, row = hits.nonzero(as_tuple=True)
+    return Survivors(draw, row, hits[draw, row] / number)
+
+
 def is_exact(model: Chain, proposal: Chain) -> bool:
     """Whether log p(x) needs no draws: nothing is hidden, and no holes have to be filled in."""
     return not proposal.layers and (model.layers[0].factorised or not proposal.masked)

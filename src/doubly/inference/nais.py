@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from doubly.errors import UserError
-from doubly.inference.draws import Draws, propose
+from doubly.inference.draws import Draws, propose, survivors
 from doubly.inference.estimator import Estimate, Estimator
 from doubly.inference.objectives import Objective, Round, Wake
 from doubly.inference.visit import Memory, Visit, Wanted
@@ -21,17 +21,33 @@ class NAIS(Estimator):
     With z_s ~ q(z|x; phi), s = 1…S, and w_s ∝ p(x, z_s | theta) / q(z_s|x; phi) summing to one:
     the gradient for theta is sum_s w_s grad log p(x, z_s | theta), that for phi is the objective's
     (wake: sum_s w_s grad log q(z_s|x; phi)). Both come from one backward pass, but for pathwise objectives.
+
+    Most of the weight is often on few of the draws. With `survivors`, the draws that are hit by so many evenly spaced
+    points on the weights of a row stand for all of them, and only for these is there a way back: many draws to choose
+    from then cost little more than their densities.
     """
 
     draws: int = 5
     objective: Objective = field(default_factory=Wake)
+    survivors: int = 0
+    """0 takes all the draws."""
 
     def __post_init__(self) -> None:
         if self.draws < 1:
             raise UserError(f"draws of the hidden variables must be at least 1, got {self.draws}")
+        if self.survivors < 0:
+            raise UserError(f"survivors among the draws must be at least 1, or 0 for all, got {self.survivors}")
 
     def check(self, model: Chain, proposal: Chain) -> None:
         self.objective.check(model, self.draws)
+        needs = {
+            "hidden layers": bool(proposal.layers),
+            "complete rows": not proposal.masked,
+            "the objective wake": self.objective.plain,
+        }
+        missing = [what for what, given in needs.items() if not given]
+        if self.survivors and missing:
+            raise UserError(f"survivors among the draws need {' and '.join(missing)}: leave them out of the estimator")
 
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
         return self.objective.init(chain, rng)
@@ -62,13 +78,19 @@ class NAIS(Estimator):
     def _directly(self, visit: Visit, wanted: Wanted) -> Estimate:
         """The same without a graph: where both gradients are weighted sums, layers know the way back by themselves."""
         model, theta, proposal, phi, x, _, memory, rng = visit
-        q = proposal.track_draw(phi.detach(), x, rng, self.draws, back=wanted != "theta")
-        p = model.track(theta.detach(), (x, *q.values[::-1]), back=wanted != "phi")
+        theta, phi, of_theta, of_phi = theta.detach(), phi.detach(), wanted != "phi", wanted != "theta"
+        q = proposal.track_draw(phi, x, rng, self.draws, back=of_phi and not self.survivors)
+        p = model.track(theta, (x, *q.values[::-1]), back=of_theta and not self.survivors)
         weight, train, effective = summarise(p.log_prob, q.log_prob)
+        if self.survivors:
+            draw, row, weight = survivors(weight, self.survivors, rng)
+            given, hidden = x[row], tuple(value[draw, row] for value in q.values)
+            q = proposal.track(phi, hidden, given) if of_phi else q
+            p = model.track(theta, (given, *hidden[::-1])) if of_theta else p
         share = weight / len(x)
         return Estimate(
-            theta.new_zeros(0) if wanted == "phi" else p.pull(share),
-            phi.new_zeros(0) if wanted == "theta" else q.pull(share),
+            p.pull(share) if of_theta else theta.new_zeros(0),
+            q.pull(share) if of_phi else phi.new_zeros(0),
             memory,
             {"train": train, "effective": effective},
         )
