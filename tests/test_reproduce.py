@@ -50,8 +50,10 @@ def small(monkeypatch) -> reproduce.Recipe:
     return recipe
 
 
-def test_a_row_within_a_budget_is_cut_and_says_so(small, tmp_path, capsys):
-    """500 epochs of 14 steps take longer than the second or so that training may take."""
+def test_a_row_within_a_budget_is_cut_and_says_so(small, monkeypatch, tmp_path, capsys):
+    """There cannot be a thousand samples in 500 epochs, so that it is cut however quick the machine is."""
+    longer = dataclasses.replace(small, config=dataclasses.replace(small.config, collect=1000))
+    monkeypatch.setattr(reproduce, "recipes", lambda: {"small": longer})
     places = [
         "--results",
         str(tmp_path / "results"),
@@ -64,7 +66,7 @@ def test_a_row_within_a_budget_is_cut_and_says_so(small, tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     run = Run(tmp_path / "runs" / "small")
     assert found["cut"]
-    assert 2 <= found["epochs"] < 500
+    assert 2 <= found["epochs"] <= 500
     assert found["samples"] == run.metrics()[-1]["collected"] > 0
     assert found["config"]["epochs"] == run.config.epochs == found["epochs"]
     assert math.isfinite(found["log_likelihood"])
@@ -106,24 +108,52 @@ def test_a_budget_leaves_a_finished_run_as_it_is(small, monkeypatch, tmp_path):
     assert len(proposals) == 1, "the proposal that was fitted to see how long scoring takes is the one that scores"
 
 
-def test_a_run_that_was_cut_before_goes_on_to_its_end_without_a_budget(small, tmp_path):
-    config = dataclasses.replace(small.config, epochs=40)
-    run = fit_config(config, tmp_path / "runs" / "small", quiet=True, until=0.0)
-    assert len(run.metrics()) == 1
-    run.plan(7)
-    whole = reproduce._train(config, run.path, math.inf, 1, quiet=True)
-    assert whole.config.epochs == 40
-    assert whole.metrics()[-1]["collected"] == config.collect
+def test_a_row_that_was_cut_goes_on_to_its_end_without_a_budget(small, tmp_path):
+    """It stays cut, since collecting began before its time, until validation had levelled off or half were over."""
+    places = tmp_path / "results", tmp_path / "runs"
+    first = reproduce.reproduce("small", *places, budget=0.01, quiet=True)
+    assert first["cut"]
+    assert first["samples"] < small.config.collect
+    whole = reproduce.reproduce("small", *places, quiet=True)
+    assert whole["samples"] == small.config.collect
+    assert whole["config"]["epochs"] == small.config.epochs
+    assert whole["cut"]
+    assert whole["hours"] > whole["training_hours"] > first["training_hours"]
+
+
+def test_a_run_of_other_settings_is_not_taken_for_the_row(small, tmp_path):
+    other = dataclasses.replace(small.config, step=0.123, epochs=3)
+    fit_config(other, tmp_path / "runs" / "small", quiet=True)
+    with pytest.raises(UserError, match=r"made with step 0\.123, but the recipe has 0\.005"):
+        reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", quiet=True)
 
 
 @pytest.mark.parametrize(
-    ("scores", "levelled"), [([1, 2, 3, 4], False), ([1, 3, 2, 2], True), ([3, 1, 1], False), ([3, 1, 1, 2], True)]
+    ("scores", "hurried"), [([1, 2, 3, 4], True), ([1, 3, 2, 2], False), ([3, 1, 1], True), ([3, 1, 1, 2], False)]
 )
-def test_whether_validation_had_levelled_off_is_seen_from_the_metrics(scores, levelled):
+def test_whether_waiting_ended_too_early_is_seen_from_the_metrics(scores, hurried):
     """Two epochs without a rise are waited for, and the first two epochs of all do not count."""
-    method = build(preset("rws", hidden=(3,), min_epochs=2, patience=2), Facts(4, "binary", (4,)))
+    method = build(preset("rws", hidden=(3,), collect=0, min_epochs=2, patience=2), Facts(4, "binary", (4,)))
     metrics = [{"epoch": i, "phase": "burn-in", "valid": float(score)} for i, score in enumerate(scores, start=1)]
-    assert reproduce._levelled(method, metrics) == levelled
+    assert reproduce._hurried(method, metrics, 100) == hurried
+    assert not reproduce._hurried(dataclasses.replace(method, epochs=len(scores)), metrics, 100), "all there were"
+
+
+def test_an_epoch_during_which_the_process_was_stopped_counts_as_the_others():
+    assert reproduce._training([{"seconds": seconds} for seconds in (2.0, 1.0, 2700.0, 2.0, 3.0)]) == 10.0
+
+
+def test_a_result_that_is_none_is_named(small, tmp_path):
+    (tmp_path / "small.json").write_text("{}")
+    with pytest.raises(UserError, match=r"small\.json is no result"):
+        reproduce.page(tmp_path)
+
+
+def test_a_result_says_in_what_it_differs_from_its_recipe(small, tmp_path):
+    found = reproduce.reproduce("small", tmp_path, tmp_path / "runs", budget=0.01, quiet=True)
+    assert reproduce.marks(found) == ["cut"]
+    changed = {"cut": False, "refit": [7, "sleep"], "config": found["config"] | {"step": 0.1, "epochs": 3}}
+    assert reproduce.marks(found | changed) == ["step 0.1", "refit [7, 'sleep']"]
 
 
 def test_a_row_with_the_recommended_settings_is_filed_apart(small, tmp_path):
@@ -132,7 +162,7 @@ def test_a_row_with_the_recommended_settings_is_filed_apart(small, tmp_path):
     assert found["config"]["hidden"] == small.config.hidden
     assert (tmp_path / "results" / "small-recommended.json").exists()
     assert "| recommended settings" in reproduce.page(tmp_path / "results")
-    assert "with --recommended" in reproduce.listing(tmp_path / "results")
+    assert "recommended settings" in reproduce.listing(tmp_path / "results")
 
 
 def test_larger_data_make_the_recommended_settings_wait_for_fewer_epochs():

@@ -341,9 +341,11 @@ class Reproduce:
         from doubly import reproduce as tables
         from doubly.run import write
 
-        if self.list or not self.name:
+        if self.list or self == Reproduce(results=self.results):
             print(tables.listing(self.results))
             return
+        if not self.name:
+            raise UserError("which row is to be made? Name one of those that doubly reproduce --list shows")
         budget = tables.seconds(self.budget) if self.budget else None
         found = tables.reproduce(
             self.name, self.results, self.runs, budget, self.threads, self.seed, recommended=self.recommended
@@ -352,9 +354,9 @@ class Reproduce:
         if self.json:
             print(json.dumps(_no_nan(found)))
             return
-        cut = " (cut)" if found["cut"] else ""
+        said = f" ({', '.join(marks)})" if (marks := tables.marks(found)) else ""
         print(
-            f"{found['label']}: {found['log_likelihood']:.2f} ± {found['stderr']:.2f}{cut}, published "
+            f"{found['label']}: {found['log_likelihood']:.2f} ± {found['stderr']:.2f}{said}, published "
             f"{found['published']}, {found['hours']:.2f} hours; see {self.page}"
         )
 

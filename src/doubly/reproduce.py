@@ -10,9 +10,12 @@ import math
 import os
 import platform
 import re
+import statistics
 import subprocess
 import time
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata, resources
 from pathlib import Path
@@ -26,11 +29,15 @@ from doubly.errors import UserError
 from doubly.judge import evaluate
 from doubly.progress import span
 from doubly.run import Run, write
-from doubly.train import Method, finished, samples_per_epoch
+from doubly.train import Method, finished, latest_start, samples_per_epoch
 
 TRAINING = 0.6  # of a budget; the rest is for scoring
 PLANNING = (0.1, 0.25, 0.5, 0.7, 0.85)  # of the training, after which it is seen how many epochs there will be
 SPARE = 0.85  # of the time that seems to be there for scoring is planned with
+LEAST_DRAWS = 100  # for scoring, however short the time
+ASLEEP = 20.0  # times as long as most epochs: the process was stopped meanwhile, and that is no work
+SCORING = "scoring.json"  # in the run folder: how long it took so far
+FREE = ("epochs", "threads")  # settings in which a run may differ from its recipe
 
 
 @dataclass(frozen=True)
@@ -85,23 +92,24 @@ def reproduce(
     quiet: bool = False,
     recommended: bool = False,
 ) -> dict[str, Any]:
-    """Make one row, going on with a run that was stopped; `budget` is the time in seconds that all of it may take."""
+    """Make one row, going on with a run that was stopped or cut; `budget` is the time in seconds for all of it."""
     known = recipes()
     if name not in known:
         raise UserError(f"no recipe is called {name!r}; there are: {', '.join(known)}")
     recipe = _recommended(known[name]) if recommended else known[name]
     marks = [name, *["recommended"] * recommended, *[f"seed-{seed}"] * (seed != 0)]
     folder = Path(runs) / "-".join(marks)
-    began = time.monotonic()
+    began, commit = time.monotonic(), _commit()
     config = dataclasses.replace(recipe.config, threads=threads, seed=seed)
-    run = _train(config, folder, math.inf if budget is None else TRAINING * budget, threads, quiet)
     question = dataclasses.replace(recipe.question, threads=threads, seed=seed)
-    if budget is not None:
-        draws = _draws_within(run, question, max(began + budget, time.monotonic() + (1 - TRAINING) * budget))
-        question = dataclasses.replace(question, draws=min(question.draws, draws))
-    started = time.monotonic()
-    facts = evaluate(run.path, quiet=quiet, **vars(question)).facts
-    result = _result(recipe, run, question, facts, time.monotonic() - started)
+    seconds = math.inf if budget is None else TRAINING * budget
+    run = _train(config, folder, seconds, question.refit, quiet)
+    with _counted(run):
+        if budget is not None:
+            draws = _draws_within(run, question, max(began + budget, time.monotonic() + (1 - TRAINING) * budget))
+            question = dataclasses.replace(question, draws=min(question.draws, draws))
+        facts = evaluate(run.path, quiet=quiet, **vars(question)).facts
+    result = _result(recipe, run, question, facts) | {"commit": commit}
     file = Path(results) / f"{folder.name}.json"
     write(file, json.dumps(result, indent=1).encode() + b"\n")
     return result
@@ -117,22 +125,32 @@ def _recommended(recipe: Recipe) -> Recipe:
     return dataclasses.replace(recipe, preset="recommended", config=config)
 
 
-def _train(config: Config, folder: Path, seconds: float, threads: int, quiet: bool) -> Run:
-    """Train, or go on training, for so many seconds: how many epochs that makes is planned anew as they go by."""
+def _train(config: Config, folder: Path, seconds: float, passes: int, quiet: bool) -> Run:
+    """Train, or go on training, for so many seconds: how many epochs that makes is planned anew as they go by.
+
+    So many passes of a refit are to come after it, and come out of the same time.
+    """
     began = time.monotonic()
-    if (folder / "config.json").exists() and not _over(Run(folder)):
-        Run(folder).plan(config.epochs)  # whatever an earlier budget said
+    if (folder / "config.json").exists():
+        run = Run(folder)
+        for name, value in vars(config).items():
+            if name not in FREE and (there := getattr(run.config, name)) != value:
+                raise UserError(
+                    f"{folder} was made with {name} {there}, but the recipe has {value}: "
+                    "move it away to make the row anew"
+                )
+        run.plan(config.epochs)  # whatever an earlier budget said
     for share in (*PLANNING, 1.0) if seconds < math.inf else ():
-        run = _go_on(config, folder, threads, quiet, began + share * seconds)
+        run = _go_on(config, folder, quiet, began + share * seconds)
         if _over(run):
             return run
-        run.plan(min(config.epochs, _epochs_within(run, began + seconds - time.monotonic())))
-    return _go_on(config, folder, threads, quiet)
+        run.plan(min(config.epochs, _epochs_within(run, began + seconds - time.monotonic(), passes)))
+    return _go_on(config, folder, quiet)
 
 
-def _go_on(config: Config, folder: Path, threads: int, quiet: bool, until: float = math.inf) -> Run:
+def _go_on(config: Config, folder: Path, quiet: bool, until: float = math.inf) -> Run:
     if (folder / "config.json").exists():
-        return resume(folder, quiet, threads, until)
+        return resume(folder, quiet, config.threads, until)
     return fit_config(config, folder, quiet=quiet, until=until)
 
 
@@ -142,11 +160,14 @@ def _over(run: Run) -> bool:
     return state is not None and finished(method, state)
 
 
-def _epochs_within(run: Run, seconds: float) -> int:
-    """How many epochs there will be after so many seconds more, at the pace of the last; at least until a sample."""
+def _epochs_within(run: Run, seconds: float, passes: int) -> int:
+    """How many epochs there will be after so many seconds more, at the pace of the last; at least until a sample.
+
+    A pass of a refit takes about as long as an epoch, and more than `passes` of either are not there.
+    """
     metrics, method = run.metrics(), build(run.config, run.facts)
     done, recent = len(metrics), [record["seconds"] for record in metrics[-10:]]
-    more = math.floor(seconds * len(recent) / max(sum(recent), 1e-3))
+    more = max(0, math.floor(seconds * len(recent) / max(sum(recent), 1e-3)) - passes)
     least = done
     if method.collect and not metrics[-1]["collected"]:
         interval = math.ceil(1 / samples_per_epoch(method, len(run.data().train)))
@@ -164,14 +185,25 @@ def _draws_within(run: Run, question: Question, until: float) -> int:
     evaluate(run.path, **trial)
     each = (time.monotonic() - started) / (len(rows) * few)
     left = until - time.monotonic()
-    return max(1, math.floor(SPARE * left / (each * len(run.data().split(question.split)))))
+    return max(LEAST_DRAWS, math.floor(SPARE * left / (each * len(run.data().split(question.split)))))
 
 
-def _result(recipe: Recipe, run: Run, question: Question, facts: dict[str, Any], scoring: float) -> dict[str, Any]:
+@contextmanager
+def _counted(run: Run) -> Iterator[None]:
+    """Add the time that scoring takes to what it took before it was stopped: the row's hours are all of it."""
+    file, started = run.path / SCORING, time.monotonic()
+    before = json.loads(file.read_text())["seconds"] if file.exists() else 0.0
+    try:
+        yield
+    finally:
+        write(file, json.dumps({"seconds": before + time.monotonic() - started}).encode() + b"\n")
+
+
+def _result(recipe: Recipe, run: Run, question: Question, facts: dict[str, Any]) -> dict[str, Any]:
     metrics, config = run.metrics(), run.config
     rows = len(run.data().train)
-    shorter = config.epochs < recipe.config.epochs and not _levelled(build(config, run.facts), metrics)
-    training = sum(record["seconds"] for record in metrics)
+    training, scoring = _training(metrics), json.loads((run.path / SCORING).read_text())["seconds"]
+    fewer = facts["collected"] < recipe.config.collect or facts["draws"] < recipe.question.draws
     return {
         "name": recipe.name,
         "table": recipe.table,
@@ -189,7 +221,7 @@ def _result(recipe: Recipe, run: Run, question: Question, facts: dict[str, Any],
         "unreliable_share": facts["unreliable"] / facts["n"],
         "samples": facts["collected"],
         "samples_of_the_paper": recipe.config.collect,
-        "cut": shorter or facts["collected"] < recipe.config.collect,
+        "cut": fewer or _hurried(build(recipe.config, run.facts), metrics, rows),
         "epochs": len(metrics),
         "steps": len(metrics) * math.ceil(rows / config.batch) * config.theta_steps,
         "valid_last": metrics[-1]["valid"],
@@ -200,30 +232,41 @@ def _result(recipe: Recipe, run: Run, question: Question, facts: dict[str, Any],
         "seed": config.seed,
         "versions": {"doubly": metadata.version("doubly"), "torch": torch.__version__,
                      "python": platform.python_version()},
-        "commit": _commit(),
+        "data_sha256": run.data_digest,
         "config": dataclasses.asdict(config),
     }  # fmt: skip
 
 
-def _levelled(method: Method, metrics: list[dict[str, Any]]) -> bool:
-    """Whether validation had not risen for as long as it takes when collecting, or a run without it, came to that."""
+def _training(metrics: list[dict[str, Any]]) -> float:
+    """Seconds of all epochs; one during which the process was stopped counts as the others."""
+    each = [record["seconds"] for record in metrics]
+    usual = statistics.median(each)
+    return sum(usual if seconds > ASLEEP * usual else seconds for seconds in each)
+
+
+def _hurried(method: Method, metrics: list[dict[str, Any]], n_data: int) -> bool:
+    """Whether waiting ended, to collect or for good, before validation had levelled off or its time was over."""
     waiting = [record for record in metrics if record["phase"] == "burn-in"]
     if not waiting:
-        return False
-    best = max(waiting, key=lambda record: record["valid"])["epoch"]
-    return waiting[-1]["epoch"] - max(best, method.min_epochs, method.warmup) >= method.patience
+        return True
+    last, best = waiting[-1]["epoch"], max(waiting, key=lambda record: record["valid"])["epoch"]
+    levelled = last - max(best, method.min_epochs, method.warmup) >= method.patience
+    return not levelled and last < latest_start(method, n_data)
 
 
 def _commit() -> str | None:
-    """The commit of the code, where it is run from a repository."""
+    """The commit of the code as it is loaded, where it is run from its repository."""
+
+    def git(*args: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), *args], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
     try:
-        done = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        return git("describe", "--always", "--dirty")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return done.stdout.strip()
 
 
 # The page
@@ -231,13 +274,17 @@ def _commit() -> str | None:
 
 def page(results: str | Path) -> str:
     """All rows, what was published and what was found, as Markdown."""
-    found = [json.loads(file.read_text()) for file in sorted(Path(results).glob("*.json"))]
+    found = _read(results)
     lines = [
         "# The paper's tables",
         "",
-        "Made by `doubly reproduce` from `results/`; not to be edited by hand. Log-likelihood of a test row in nats,",
-        "with its standard error over rows; `doubly reproduce NAME` makes a row anew. *Cut*: training was ended by its",
-        "time while validation still rose or samples were missing, or scoring had fewer draws than the paper's.",
+        "Made by `doubly reproduce` from `results/`, not by hand; `doubly reproduce NAME` makes a row anew. Numbers",
+        "are log-likelihoods of a test row in nats, with standard errors over rows, of the mean of M samples of the",
+        "weights (optimisers, M = 0: of the last), by K draws of the hidden variables for each row. They are bounds",
+        "from below in the mean: where many rows have k̂ > 0.7, few of the K draws carry the weight, and the true value",
+        "is higher. Published bounds are in brackets. *Cut*: its time ended training while validation still rose or",
+        "samples were missing, or scoring before the paper's number of draws. Settings in which a result differs from",
+        "what its recipe says now are named.",
         "",
     ]
     by_table: dict[str, list[Recipe]] = {}
@@ -247,43 +294,68 @@ def page(results: str | Path) -> str:
         lines += [f"## {table}", "", "| row | name | paper | ours | difference | M | K | k̂ > 0.7 | hours | |"]
         lines += ["|---|---|---|---|---|---|---|---|---|---|"]
         for recipe in rows:
-            mine = [result for result in found if result["name"] == recipe.name]
+            mine = [result for result in found.values() if result["name"] == recipe.name]
             lines += [_line(recipe, result) for result in mine] or [_line(recipe, None)]
         lines.append("")
     return "\n".join(lines)
+
+
+def _read(results: str | Path) -> dict[str, dict[str, Any]]:
+    """Every result by the name of its file."""
+    found = {}
+    for file in sorted(Path(results).glob("*.json")):
+        try:
+            found[file.stem] = json.loads(file.read_text())
+            _ = found[file.stem]["name"], marks(found[file.stem])
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise UserError(f"{file} is no result of doubly reproduce ({error!r}): move it away") from None
+    return found
+
+
+def marks(result: dict[str, Any]) -> list[str]:
+    """What is to be said beside a number."""
+    recipe = recipes().get(result["name"])
+    if recipe is None:
+        return []
+    recommended = result["preset"] != recipe.preset
+    config = (_recommended(recipe) if recommended else recipe).config
+    said = {"recommended settings": recommended, "cut": result["cut"], f"seed {result['seed']}": result["seed"]}
+    there = dataclasses.asdict(config) | {"refit": [recipe.question.refit, recipe.question.refit_objective or "wake"]}
+    here = result["config"] | {"refit": result["refit"]}
+    other = [
+        f"{name} {here[name]}"
+        for name, value in there.items()
+        if name not in (*FREE, "seed") and name in here and _plain(here[name]) != _plain(value)
+    ]
+    return [*(word for word, true in said.items() if true), *other]
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it, which knows no tuples."""
+    return json.loads(json.dumps(value))
 
 
 def _line(recipe: Recipe, result: dict[str, Any] | None) -> str:
     published = f"({recipe.published})" if recipe.bound else f"{recipe.published}"
     if result is None:
         return f"| {recipe.label} | `{recipe.name}` | {published} | not yet | | | | | | |"
-    fewer = result["draws"] < recipe.question.draws
-    said = {
-        "recommended settings": result["preset"] != recipe.preset,
-        "cut": result["cut"] or fewer,
-        f"seed {result['seed']}": result["seed"],
-    }
-    marks = [word for word, true in said.items() if true]
+    difference = "" if recipe.bound else f"{result['log_likelihood'] - recipe.published:+.2f}"
     return (
         f"| {recipe.label} | `{recipe.name}` | {published} | {result['log_likelihood']:.2f} ± {result['stderr']:.2f} | "
-        f"{result['log_likelihood'] - recipe.published:+.2f} | {result['samples']} | {result['draws']:,} | "
-        f"{result['unreliable_share']:.0%} | {result['hours']:.2f} | {', '.join(marks)} |"
+        f"{difference} | {result['samples']} | {result['draws']:,} | "
+        f"{result['unreliable_share']:.0%} | {result['hours']:.2f} | {', '.join(marks(result))} |"
     )
 
 
 def listing(results: str | Path) -> str:
-    """Every recipe in a line: what it is, what was published, what was found."""
-    found = {file.stem: json.loads(file.read_text()) for file in Path(results).glob("*.json")}
-
-    def told(file: str) -> str:
-        mine = found.get(file)
-        return f"{mine['log_likelihood']:8.2f} ± {mine['stderr']:.2f} in {span(3600 * mine['hours'])}" if mine else ""
-
-    lines = []
+    """Every recipe in a line, and every result in a line below it: what was published, what was found."""
+    found, lines = _read(results), []
     for name, recipe in recipes().items():
-        lines.append(f"{name:32}{recipe.published:8.2f}  {told(name):30}{recipe.label}")
-        if better := told(f"{name}-recommended"):
-            lines.append(f"{'':42}{better:30}with --recommended")
+        lines.append(f"{name:32}{recipe.published:8.2f}  {recipe.label}{' (a bound)' * recipe.bound}")
+        for mine in (result for result in found.values() if result["name"] == name):
+            value = f"{mine['log_likelihood']:.2f} ± {mine['stderr']:.2f}"
+            said = ", ".join([f"in {span(3600 * mine['hours'])}", *marks(mine)])
+            lines.append(f"{'':32}{value:>16}  {said}")
     return "\n".join(lines)
 
 

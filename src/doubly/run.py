@@ -7,6 +7,7 @@ posterior/       the mean of the samples, the samples kept, proposals fitted to 
 evaluations/     what `doubly evaluate` found
 report.html, figures/
 curves/          runs that were fitted beside this one for a curve
+scoring.json     how long `doubly reproduce` has scored it
 """
 
 import dataclasses
@@ -42,6 +43,7 @@ OURS = (
     "figures",
     "curves",
     "report.html",
+    "scoring.json",
     "lock",
 )
 
