@@ -236,13 +236,16 @@ def test_an_evaluation_that_is_stopped_goes_on_where_it_was(run, tmp_path):
     x = load("bars").test[:60]
     np.savetxt(tmp_path / "x.csv", x, fmt="%d", delimiter=",")
     how = {"draws": 20_000, "refit": 1, "memory": 0.5, "threads": 1}
+    judge.evaluate(
+        run.path, x=x, quiet=True, **how | {"draws": 1}
+    )  # the proposal is fitted, so that scoring is told first
     flags = [part for name, value in how.items() for part in (f"--{name}", str(value))]
     process = subprocess.Popen(
         [sys.executable, "-m", "doubly", "evaluate", str(run.path), "--input", str(tmp_path / "x.csv"), *flags],
         stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
-    while "scoring" not in process.stderr.readline():
+    while (line := process.stderr.readline()) and "scoring" not in line:
         pass
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=60)

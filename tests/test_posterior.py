@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -195,6 +196,28 @@ def test_a_score_that_was_stopped_goes_on_where_it_was(posterior):
             continue
     torch.testing.assert_close(found, whole, rtol=0, atol=0, equal_nan=True)
     assert len(seen) == len(set(seen)) == 64, "16 rows, one at a time, 4 parts of 10 draws"
+    assert [name for name in shelf.found if "unfinished" in name] == []
+
+
+@pytest.mark.parametrize("objective", [None, "wake-sleep"])
+def test_a_refit_that_was_stopped_goes_on_where_it_was(posterior, objective):
+    """Stopped after each pass, it ends in the same bits, and every pass was made once."""
+    how, shelf, seen = Scoring(draws=10), Shelf(), []
+
+    def score(**place: Any) -> Scored:
+        afresh = dataclasses.replace(posterior, refit_passes=5, refit_objective=objective, _fitted={}, **place)
+        return afresh.score(X, "last", how)
+
+    def stop(what: str, share: float) -> None:
+        if what.startswith("fitting"):
+            seen.append(share)
+            raise KeyboardInterrupt
+
+    for _ in range(5):
+        with pytest.raises(KeyboardInterrupt):
+            score(shelf=shelf, progress=stop)
+    torch.testing.assert_close(score(shelf=shelf, progress=stop), score(), rtol=0, atol=0, equal_nan=True)
+    assert seen == [0.2, 0.4, 0.6, 0.8, 1.0]
     assert [name for name in shelf.found if "unfinished" in name] == []
 
 

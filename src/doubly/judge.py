@@ -148,9 +148,7 @@ def _at_work(question: Question, run: Run, quiet: bool) -> Iterator[dict[str, An
         def progress(what: str, share: float) -> None:
             shown.show(f"{what}: {share:.0%}")
             if stopped:
-                raise Interrupted(
-                    "stopped; what was scored is kept, and the same command goes on from there", stopped[0]
-                )
+                raise Interrupted("stopped; what was done is kept, and the same command goes on from there", stopped[0])
 
         yield {
             "refit_passes": question.refit,

@@ -34,7 +34,7 @@ from doubly.inference import (
 )
 from doubly.kernels.noise import generator
 from doubly.model import Chain
-from doubly.shelf import Nowhere, Shelf
+from doubly.shelf import Nowhere, Shelf, Tensors
 from doubly.train import Method, Moments, moments
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -86,7 +86,7 @@ class Posterior:
     """What the proposal climbs then: wake unless the run's own objective goes through the draws."""
     shelf: Shelf = field(default_factory=Nowhere)
     patience: float = 60.0
-    """Seconds between two writings of an unfinished score to the shelf."""
+    """Seconds between two writings of unfinished work to the shelf."""
     progress: Callable[[str, float], None] = lambda what, share: None
     """Told what is under way, and how much of it is done; what it raises ends the work, which is put on the shelf."""
     others: "Sequence[Posterior]" = ()
@@ -348,34 +348,45 @@ class Posterior:
         if name not in self._fitted:
             found = self.shelf.get(name)
             if found is None:
-                tell = f"fitting the proposal{whose}"
-                phi = refit(
-                    method,
-                    *member,
-                    self.train(),
-                    self.refit_passes,
-                    lambda done, total: self.progress(f"{tell}, pass {done} of {total}", done / total),
-                )
-                found = {"phi": phi}
+                found = {"phi": self._refit(method, member, f"{name}-unfinished", whose)}
                 self.shelf.put(name, found)
+                self.shelf.drop(f"{name}-unfinished")
             self._fitted[name] = found["phi"]
         return self._fitted[name]
 
-    def _score(self, theta: Tensor, phi: Tensor, rows: Tensor, how: Scoring, whose: str) -> Scored:
-        """Score the rows, going on from what an earlier attempt has left, and leaving something now and then."""
-        name = f"evaluations/unfinished-{_digest(theta, phi, rows)}-{_digest_text(repr(how))}"
-        left, written = self.shelf.get(name), time.monotonic()
+    def _refit(self, method: Method, member: Member, name: str, whose: str) -> Tensor:
+        """Fit a proposal, going on from what an earlier attempt has left."""
+        keep, passes = self._keeping(name), self.refit_passes
 
-        def watch(tally: Tally, share: float) -> None:
+        def watch(halfway: Tensors, done: int) -> None:
+            keep(halfway, f"fitting the proposal{whose}, pass {done} of {passes}", done / passes)
+
+        return refit(method, *member, self.train(), passes, watch, self.shelf.get(name))
+
+    def _keeping(self, name: str) -> Callable[[Tensors, str, float], None]:
+        """What shows progress, and leaves unfinished work on the shelf now and then, and when it is stopped."""
+        written = time.monotonic()
+
+        def keep(unfinished: Tensors, what: str, share: float) -> None:
             nonlocal written
             try:
-                self.progress(f"scoring{whose}", share)
+                self.progress(what, share)
             except BaseException:
-                self.shelf.put(name, tally._asdict())
+                self.shelf.put(name, unfinished)
                 raise
             if time.monotonic() - written >= self.patience:
-                self.shelf.put(name, tally._asdict())
+                self.shelf.put(name, unfinished)
                 written = time.monotonic()
+
+        return keep
+
+    def _score(self, theta: Tensor, phi: Tensor, rows: Tensor, how: Scoring, whose: str) -> Scored:
+        """Score the rows, going on from what an earlier attempt has left."""
+        name = f"evaluations/unfinished-{_digest(theta, phi, rows)}-{_digest_text(repr(how))}"
+        left, keep = self.shelf.get(name), self._keeping(name)
+
+        def watch(tally: Tally, share: float) -> None:
+            keep(tally._asdict(), f"scoring{whose}", share)
 
         self._finished.append(name)
         if left and "log_likelihood" in left:  # an ensemble was stopped at a later member

@@ -320,19 +320,21 @@ def marks(result: dict[str, Any]) -> list[str]:
     recommended = result["preset"] != recipe.preset
     config = (_recommended(recipe) if recommended else recipe).config
     said = {"recommended settings": recommended, "cut": result["cut"], f"seed {result['seed']}": result["seed"]}
-    there = dataclasses.asdict(config) | {"refit": [recipe.question.refit, recipe.question.refit_objective or "wake"]}
-    here = result["config"] | {"refit": result["refit"]}
+    here, there = result["config"], dataclasses.asdict(config)
+    if config.hidden:  # else there is no proposal to fit
+        here = here | {"refit": result["refit"]}
+        there = there | {"refit": [recipe.question.refit, recipe.question.refit_objective or "wake"]}
     other = [
-        f"{name} {here[name]}"
+        f"{name} {_written(here[name])}"
         for name, value in there.items()
-        if name not in (*FREE, "seed") and name in here and _plain(here[name]) != _plain(value)
+        if name not in (*FREE, "seed") and name in here and _written(here[name]) != _written(value)
     ]
     return [*(word for word, true in said.items() if true), *other]
 
 
-def _plain(value: Any) -> Any:
-    """As JSON has it, which knows no tuples."""
-    return json.loads(json.dumps(value))
+def _written(value: Any) -> str:
+    """As on the command line."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def _line(recipe: Recipe, result: dict[str, Any] | None) -> str:
