@@ -92,7 +92,7 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
     "fresh-long": ("fresh, the step three times as long", FRESH | {"step": 3.0}),
     "fresh-wide": ("a mini-batch for each step, prior of scale 0.3", WIDE),
     "fresh-wide-long": ("fresh-wide, the step three times as long", WIDE | {"step": 3.0}),
-    "fresh-normal": ("a mini-batch for each step, normal prior", FRESH | {"prior": "normal", "step": 3.0}),
+    "fresh-normal": ("fresh-long, normal prior", FRESH | {"prior": "normal", "step": 3.0}),
     "fresh-wider-long": ("fresh-wide-long, prior of scale 1", FRESH | {"prior": "student-t:scale=1", "step": 3.0}),
     "fresh-wide-longer": ("fresh-wide-long, the step three times as long again", WIDE | {"step": 9.0}),
     "split": ("fresh-wide-long by splitting", WIDE | {"step": 3.0, "sampler": "sgnht-split"}),
@@ -197,8 +197,8 @@ def table(runs: dict[str, Any]) -> Table:
 
 
 def over_seeds(values: list[float]) -> str:
-    """The mean and its standard error."""
-    error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.2f}" if len(values) > 1 else ""
+    """The mean and, from three on, its standard error: of two, that is no more than a guess."""
+    error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.2f}" if len(values) > 2 else ""
     return f"{np.mean(values):.2f}{error}"
 
 
@@ -210,7 +210,8 @@ def publish() -> None:
         steps, hidden = STUDIES[data].steps, "-".join(str(width) for width in STUDIES[data].base["hidden"])
         text += (
             f"### {data}, SBN {hidden}, {steps:,} steps\n\n{table(section['runs'])}\n\n"
-            f"`python benchmarks/study.py --data {data}`, {section['machine']}, each run on one thread.\n\n"
+            f"`python benchmarks/study.py --data {data} --seeds SEEDS --variants VARIANT …`, {section['machine']}, "
+            "each run on one thread.\n\n"
         )
     put(PAGE, "study", text.rstrip())
 
@@ -219,10 +220,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", choices=STUDIES, default="digits")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, metavar="VARIANT")
+    parser.add_argument("--variants", nargs="*", choices=VARIANTS, metavar="VARIANT", help="none: the page only")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    study(options.data, options.variants or list(STUDIES[options.data].variants), options.seeds)
+    all_of_them = list(STUDIES[options.data].variants)
+    study(options.data, all_of_them if options.variants is None else options.variants, options.seeds)
     publish()
 
 
