@@ -9,6 +9,7 @@ import argparse
 import functools
 import json
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +54,17 @@ def known() -> dict[str, Any]:
     return json.loads(STORE.read_text()) if STORE.exists() else {}
 
 
-def stored(key: str, make: Callable[[], Any]) -> Any:
-    """What was found before, or what is found now."""
-    if key not in known():
-        STORE.write_text(json.dumps(known() | {key: make()}, indent=1) + "\n")
-    return known()[key]
+def store(kind: str, folder: Path, make: Callable[[], Any], **how: Any) -> None:
+    """Find something of a run, unless it was found before, of the run as it stands and in the same way."""
+    key, how = f"{kind} {folder.name}", {"run": Run(folder).fingerprint[:16], **REFIT, **how}
+    how = json.loads(json.dumps(how))  # as it is read again
+    if known().get(key, {}).get("how") != how:
+        STORE.write_text(json.dumps(known() | {key: {"how": how, "found": make()}}, indent=1) + "\n")
+
+
+def stored(kind: str) -> dict[str, Any]:
+    """All of a kind, by the name of the run, also of runs that are not here."""
+    return {key.split()[1]: entry["found"] for key, entry in known().items() if key.split()[0] == kind}
 
 
 def points(folder: Path, over: str, values: tuple[int, ...], **question: Any) -> list[dict[str, float]]:
@@ -79,8 +86,9 @@ def curves(over: str, values: tuple[int, ...], **question: Any) -> dict[str, lis
     for folder in finished():
         most = Run(folder).metrics()[-1]["collected"] if over == "samples" else max(values)
         there = tuple(value for value in values if value <= most)
-        stored(f"{over} {folder.name}", functools.partial(points, folder, over, there, **question))
-    return {key.split()[1]: found for key, found in known().items() if key.split()[0] == over}
+        make = functools.partial(points, folder, over, there, **question)
+        store(over, folder, make, values=there, **question)
+    return stored(over)
 
 
 def panel(axes: Axes, label: str) -> None:
@@ -103,7 +111,7 @@ def line(axes: Axes, found: list[dict[str, float]], name: str, colour: str) -> N
 def figure_1() -> Figure:
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.subplots()
-    for (name, found), colour in zip(curves("samples", SAMPLES, draws=DRAWS).items(), COLOURS, strict=False):
+    for (name, found), colour in zip(curves("samples", SAMPLES, draws=DRAWS).items(), cycle(COLOURS), strict=False):
         line(axes, found, name, colour)
     panel(axes, "samples of the weights in the mean (M)")
     axes.set_ylabel(f"validation log-likelihood, K = {DRAWS:,} (nats)")
@@ -121,7 +129,7 @@ def figure_2() -> Figure:
     panel(left, "draws in a training step (S)")
     left.set_title("SBN 200-200, 12,300 steps (docs/study.md)", fontsize=10, color=TEXT)
     left.set_ylabel("validation log-likelihood (nats)")
-    for (name, found), colour in zip(curves("draws", SCORED_BY).items(), COLOURS, strict=False):
+    for (name, found), colour in zip(curves("draws", SCORED_BY).items(), cycle(COLOURS), strict=False):
         line(right, found, name, colour)
     panel(right, "draws for scoring (K)")
     for axes in (left, right):
@@ -151,15 +159,13 @@ def featured(prior: str) -> Run:
     return fit_config(preset("recommended", **fields, epochs=EPOCHS, collect=20, collect_every="5epochs"), folder)
 
 
-def gain(folder: Path) -> dict[str, Any]:
+def gain(folder: Path, rival: Path) -> dict[str, Any]:
     """Of each kind of weights, and how much it gains over the last draw; of the mean, over the optimiser's, too."""
     scored = {of: evaluate(folder, of=of, draws=DRAWS, **REFIT) for of in WEIGHTS}
     found: dict[str, Any] = {of: {"log_likelihood": scored[of].facts["log_likelihood"]} for of in WEIGHTS}
     for of in ("mean", "ensemble"):
         found[of]["over last"] = over(scored[of], scored["last"])
-    rival = OPTIMISED.get(folder.name.removesuffix("-recommended"))
-    if rival and (RESULTS / f"{rival}.json").exists():
-        found["mean"]["over optimised"] = over(scored["mean"], evaluate(RUNS / rival, of="last", draws=DRAWS, **REFIT))
+    found["mean"]["over optimised"] = over(scored["mean"], evaluate(rival, of="last", draws=DRAWS, **REFIT))
     return found
 
 
@@ -169,14 +175,16 @@ def over(one: Found, other: Found) -> list[float | None]:
 
 def gains() -> Table:
     for folder in finished():
-        stored(f"gain {folder.name}", functools.partial(gain, folder))
+        rival = RUNS / OPTIMISED.get(folder.name.removesuffix("-recommended"), "none")
+        if rival.exists():
+            store(
+                "gain", folder, functools.partial(gain, folder, rival), draws=DRAWS, rival=Run(rival).fingerprint[:16]
+            )
     rows = []
-    for key, found in known().items():
-        kind, name = key.split()
-        if kind == "gain":
-            told = [f"{found[of]['log_likelihood']:.2f}" for of in WEIGHTS]
-            pairs = [found[of].get(of_what) for of, of_what in COMPARED]
-            rows.append([f"`{name}`", *told, *(f"{pair[0]:+.2f} ± {pair[1]:.2f}" if pair else "" for pair in pairs)])
+    for name, found in stored("gain").items():
+        told = [f"{found[of]['log_likelihood']:.2f}" for of in WEIGHTS]
+        pairs = [found[of][of_what] for of, of_what in COMPARED]
+        rows.append([f"`{name}`", *told, *(f"{difference:+.2f} ± {error:.2f}" for difference, error in pairs)])
     head = ["run", "last draw", "mean", "ensemble", *(f"{of} {what}" for of, what in COMPARED)]
     return Table(head, rows)
 
