@@ -11,9 +11,9 @@ SOURCE = Path(doubly.__file__).parent
 # from the foundations to the front door; docs/architecture.md tells the same story
 RANKS = [
     "errors", "choices", "registry", "kernels", "priors", "samplers", "schedules", "layers", "model", "inference",
-    "train", "evaluate", "impute", "shelf", "posterior", "holes", "data", "config", "progress", "run", "drive",
-    "estimator", "profile", "judge", "mixing", "diagnose", "report", "fillin", "recipes", "reproduce", "catalogue",
-    "cli", "__main__",
+    "train", "shelf", "evaluate", "impute", "posterior", "holes", "data", "config", "progress", "run", "drive",
+    "estimator", "profile", "judge", "mixing", "diagnose", "report", "fillin", "recipes", "tables", "reproduce",
+    "catalogue", "cli", "__main__",
 ]  # fmt: skip
 
 

@@ -6,10 +6,11 @@ import math
 
 import pytest
 
-from doubly import cli, reproduce
+from doubly import cli, reproduce, tables
 from doubly.config import Facts, Question, build, preset
 from doubly.drive import fit_config
 from doubly.errors import UserError
+from doubly.recipes import Recipe, recipes, with_recommended
 from doubly.run import Run
 
 PAPER = {  # the rows that the method owns, and the baselines beside them
@@ -30,12 +31,12 @@ PAPER = {  # the rows that the method owns, and the baselines beside them
 
 
 def test_every_row_has_its_recipe():
-    assert {name: recipe.published for name, recipe in reproduce.recipes().items()} == PAPER
+    assert {name: recipe.published for name, recipe in recipes().items()} == PAPER
 
 
 @pytest.mark.parametrize("name", PAPER)
 def test_a_recipe_can_be_built(name):
-    recipe = reproduce.recipes()[name]
+    recipe = recipes()[name]
     method = build(recipe.config, Facts(784, "binary", (28, 28)))
     assert recipe.question.of == ("mean" if method.sampler.noisy else "last")
     assert recipe.config.collect == (0 if recipe.question.of == "last" else 200 if "vae" in name else 100)
@@ -44,20 +45,24 @@ def test_a_recipe_can_be_built(name):
                                      else 5000 if "vae" in name else 100_000)  # fmt: skip
 
 
+def only(monkeypatch, recipe: Recipe) -> None:
+    """No other recipe is known."""
+    for module in (reproduce, tables):
+        monkeypatch.setattr(module, "recipes", lambda: {recipe.name: recipe})
+
+
 @pytest.fixture
-def small(monkeypatch) -> reproduce.Recipe:
+def small(monkeypatch) -> Recipe:
     config = preset("dsgnht-nais", data="bars", hidden=(6,), theta_steps=2, batch=300, epochs=500, collect=4, threads=1)
-    recipe = reproduce.Recipe(
-        "small", "Table 0", "small", -5.58, False, "dsgnht-nais", config, Question(draws=50, refit=2)
-    )
-    monkeypatch.setattr(reproduce, "recipes", lambda: {"small": recipe})
+    recipe = Recipe("small", "Table 0", "small", -5.58, False, "dsgnht-nais", config, Question(draws=50, refit=2))
+    only(monkeypatch, recipe)
     return recipe
 
 
 def test_a_row_within_a_budget_is_cut_and_says_so(small, monkeypatch, tmp_path, capsys):
     """There cannot be a thousand samples in 500 epochs, so that it is cut however quick the machine is."""
     longer = dataclasses.replace(small, config=dataclasses.replace(small.config, collect=1000))
-    monkeypatch.setattr(reproduce, "recipes", lambda: {"small": longer})
+    only(monkeypatch, longer)
     places = [
         "--results",
         str(tmp_path / "results"),
@@ -84,7 +89,7 @@ def test_a_row_within_a_budget_is_cut_and_says_so(small, monkeypatch, tmp_path, 
 
 def test_a_row_that_is_made_again_goes_on_with_its_run(small, monkeypatch, tmp_path):
     short = dataclasses.replace(small, config=dataclasses.replace(small.config, epochs=6))
-    monkeypatch.setattr(reproduce, "recipes", lambda: {"small": short})
+    only(monkeypatch, short)
     first = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", quiet=True)
     assert not first["cut"], "the recipe itself has so few epochs"
     checkpoint = Run(tmp_path / "runs" / "small").checkpoint.read_bytes()
@@ -95,7 +100,7 @@ def test_a_row_that_is_made_again_goes_on_with_its_run(small, monkeypatch, tmp_p
 
 def test_a_budget_is_never_too_short_for_a_sample(small, monkeypatch, tmp_path):
     rarely = dataclasses.replace(small, config=dataclasses.replace(small.config, collect_every="10epochs"))
-    monkeypatch.setattr(reproduce, "recipes", lambda: {"small": rarely})
+    only(monkeypatch, rarely)
     found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", budget=0.01, quiet=True)
     assert found["cut"]
     assert found["samples"] == 1
@@ -103,7 +108,7 @@ def test_a_budget_is_never_too_short_for_a_sample(small, monkeypatch, tmp_path):
 
 def test_a_budget_leaves_a_finished_run_as_it_is(small, monkeypatch, tmp_path):
     short = dataclasses.replace(small, config=dataclasses.replace(small.config, epochs=6))
-    monkeypatch.setattr(reproduce, "recipes", lambda: {"small": short})
+    only(monkeypatch, short)
     first = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", quiet=True)
     again = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", budget=5, quiet=True)
     assert again["config"] == first["config"]
@@ -150,14 +155,14 @@ def test_an_epoch_during_which_the_process_was_stopped_counts_as_the_others():
 def test_a_result_that_is_none_is_named(small, tmp_path):
     (tmp_path / "small.json").write_text("{}")
     with pytest.raises(UserError, match=r"small\.json is no result"):
-        reproduce.page(tmp_path)
+        tables.page(tmp_path)
 
 
 def test_a_result_says_in_what_it_differs_from_its_recipe(small, tmp_path):
     found = reproduce.reproduce("small", tmp_path, tmp_path / "runs", budget=0.01, quiet=True)
-    assert reproduce.marks(found) == ["cut"]
+    assert tables.marks(found) == ["cut"]
     changed = {"cut": False, "refit": [7, "sleep"], "config": found["config"] | {"step": 0.1, "epochs": 3}}
-    assert reproduce.marks(found | changed) == ["step 0.1", "refit 7 sleep"]
+    assert tables.marks(found | changed) == ["step 0.1", "refit 7 sleep"]
 
 
 def test_a_row_with_the_recommended_settings_is_filed_apart(small, tmp_path):
@@ -165,14 +170,14 @@ def test_a_row_with_the_recommended_settings_is_filed_apart(small, tmp_path):
     assert found["config"]["step"] == preset("recommended").step != small.config.step
     assert found["config"]["hidden"] == small.config.hidden
     assert (tmp_path / "results" / "small-recommended.json").exists()
-    assert "| recommended settings" in reproduce.page(tmp_path / "results")
-    assert "recommended settings" in reproduce.listing(tmp_path / "results")
+    assert "| recommended settings" in tables.page(tmp_path / "results")
+    assert "recommended settings" in tables.listing(tmp_path / "results")
 
 
 def test_larger_data_make_the_recommended_settings_wait_for_fewer_epochs():
     """An epoch of binarised MNIST has 500 mini-batches, one of Caltech 41."""
-    known = reproduce.recipes()
-    small, large = (reproduce._recommended(known[name]).config for name in ("caltech-sbn-200", "mnist-sbn-200"))
+    known = recipes()
+    small, large = (with_recommended(known[name]).config for name in ("caltech-sbn-200", "mnist-sbn-200"))
     assert (small.collect_every, large.collect_every) == ("10epochs", "1epoch")
     assert large.patience == small.patience / 10
     assert large.draws == small.draws == preset("recommended").draws

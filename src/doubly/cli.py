@@ -338,7 +338,8 @@ class Reproduce:
     """Print one JSON object."""
 
     def run(self) -> None:
-        from doubly import reproduce as tables
+        from doubly import tables
+        from doubly.reproduce import reproduce, seconds
         from doubly.run import write
 
         if self.list or self == Reproduce(results=self.results):
@@ -346,8 +347,8 @@ class Reproduce:
             return
         if not self.name:
             raise UserError("which row is to be made? Name one of those that doubly reproduce --list shows")
-        budget = tables.seconds(self.budget) if self.budget else None
-        found = tables.reproduce(
+        budget = seconds(self.budget) if self.budget else None
+        found = reproduce(
             self.name, self.results, self.runs, budget, self.threads, self.seed, recommended=self.recommended
         )
         write(Path(self.page), tables.page(self.results).encode())

@@ -1,8 +1,4 @@
-"""The rows of the paper's tables, each by one command: train, collect, refit, score, and write the result down.
-
-A recipe in recipes/ has a row's settings, how it is scored, and the number that was published. Results are JSON files,
-and a page that sets them beside the published numbers is made from them.
-"""
+"""The rows of the paper's tables, each by one command: train, collect, refit, score, and write the result down."""
 
 import dataclasses
 import json
@@ -13,21 +9,19 @@ import re
 import statistics
 import subprocess
 import time
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from doubly.config import PRESETS, Config, Question, build, preset
+from doubly.config import Config, Question, build
 from doubly.drive import fit_config, resume
 from doubly.errors import UserError
 from doubly.judge import evaluate
-from doubly.progress import span
+from doubly.recipes import FREE, Recipe, recipes, with_recommended
 from doubly.run import Run, write
 from doubly.train import Method, finished, latest_start, samples_per_epoch
 
@@ -37,49 +31,6 @@ SPARE = 0.85  # of the time that seems to be there for scoring is planned with
 LEAST_DRAWS = 100  # for scoring, however short the time
 ASLEEP = 20.0  # times as long as most epochs: the process was stopped meanwhile, and that is no work
 SCORING = "scoring.json"  # in the run folder: how long it took so far
-FREE = ("epochs", "threads")  # settings in which a run may differ from its recipe
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """One row of a table."""
-
-    name: str
-    table: str
-    label: str
-    published: float
-    """Log-likelihood of a test row, in nats."""
-    bound: bool
-    """Whether what was published is a bound only."""
-    preset: str
-    """What its settings start from."""
-    config: Config
-    question: Question
-    better: dict[str, Any] = field(default_factory=dict)
-    """What differs from the preset `recommended` where this row is made with that."""
-
-
-def recipes() -> dict[str, Recipe]:
-    """Every recipe by name, in the order of the tables.
-
-    >>> recipes()["caltech-sbn-200"].published
-    -122.7
-    """
-    found: dict[str, Recipe] = {}
-    files = sorted(resources.files("doubly.recipes").iterdir(), key=lambda file: file.name)
-    for file in files:
-        if file.name.endswith(".toml"):
-            table = tomllib.loads(file.read_text())
-            found |= {name: _recipe(name, table, dict(row)) for name, row in table["rows"].items()}
-    return found
-
-
-def _recipe(name: str, table: dict[str, Any], row: dict[str, Any]) -> Recipe:
-    score = table.get("score", {}) | row.pop("score", {})
-    label, published, bound = row.pop("label"), row.pop("published"), row.pop("bound", False)
-    base, better = row.pop("preset"), table.get("recommended", {}) | row.pop("recommended", {})
-    config = preset(base, **(table["all"] | row))
-    return Recipe(name, table["title"], label, published, bound, base, config, Question(**score), better)
 
 
 def reproduce(
@@ -96,7 +47,7 @@ def reproduce(
     known = recipes()
     if name not in known:
         raise UserError(f"no recipe is called {name!r}; there are: {', '.join(known)}")
-    recipe = _recommended(known[name]) if recommended else known[name]
+    recipe = with_recommended(known[name]) if recommended else known[name]
     marks = [name, *["recommended"] * recommended, *[f"seed-{seed}"] * (seed != 0)]
     folder = Path(runs) / "-".join(marks)
     began, commit = time.monotonic(), _commit()
@@ -113,16 +64,6 @@ def reproduce(
     file = Path(results) / f"{folder.name}.json"
     write(file, json.dumps(result, indent=1).encode() + b"\n")
     return result
-
-
-def _recommended(recipe: Recipe) -> Recipe:
-    """The same row with the settings that were found to be better than the paper's."""
-    if recipe.preset != "dsgnht-nais":
-        raise UserError(
-            f"the recommended settings are for rows of dsgnht-nais; {recipe.name} is one of {recipe.preset}"
-        )
-    config = dataclasses.replace(recipe.config, **(PRESETS["recommended"][1] | recipe.better))
-    return dataclasses.replace(recipe, preset="recommended", config=config)
 
 
 def _train(config: Config, folder: Path, seconds: float, passes: int, quiet: bool) -> Run:
@@ -267,98 +208,6 @@ def _commit() -> str | None:
         return git("describe", "--always", "--dirty")
     except (OSError, subprocess.CalledProcessError):
         return None
-
-
-# The page
-
-
-def page(results: str | Path) -> str:
-    """All rows, what was published and what was found, as Markdown."""
-    found = _read(results)
-    lines = [
-        "# The paper's tables",
-        "",
-        "Made by `doubly reproduce` from `results/`, not by hand; `doubly reproduce NAME` makes a row anew. Numbers",
-        "are log-likelihoods of a test row in nats, with standard errors over rows, of the mean of M samples of the",
-        "weights (optimisers, M = 0: of the last), by K draws of the hidden variables for each row. They are bounds",
-        "from below in the mean: where many rows have k̂ > 0.7, few of the K draws carry the weight, and the true value",
-        "is higher. Published bounds are in brackets. *Cut*: its time ended training while validation still rose or",
-        "samples were missing, or scoring before the paper's number of draws. Settings in which a result differs from",
-        "what its recipe says now are named.",
-        "",
-    ]
-    by_table: dict[str, list[Recipe]] = {}
-    for recipe in recipes().values():
-        by_table.setdefault(recipe.table, []).append(recipe)
-    for table, rows in by_table.items():
-        lines += [f"## {table}", "", "| row | name | paper | ours | difference | M | K | k̂ > 0.7 | hours | |"]
-        lines += ["|---|---|---|---|---|---|---|---|---|---|"]
-        for recipe in rows:
-            mine = [result for result in found.values() if result["name"] == recipe.name]
-            lines += [_line(recipe, result) for result in mine] or [_line(recipe, None)]
-        lines.append("")
-    return "\n".join(lines)
-
-
-def _read(results: str | Path) -> dict[str, dict[str, Any]]:
-    """Every result by the name of its file."""
-    found = {}
-    for file in sorted(Path(results).glob("*.json")):
-        try:
-            found[file.stem] = json.loads(file.read_text())
-            _ = found[file.stem]["name"], marks(found[file.stem])
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise UserError(f"{file} is no result of doubly reproduce ({error!r}): move it away") from None
-    return found
-
-
-def marks(result: dict[str, Any]) -> list[str]:
-    """What is to be said beside a number."""
-    recipe = recipes().get(result["name"])
-    if recipe is None:
-        return []
-    recommended = result["preset"] != recipe.preset
-    config = (_recommended(recipe) if recommended else recipe).config
-    said = {"recommended settings": recommended, "cut": result["cut"], f"seed {result['seed']}": result["seed"]}
-    here, there = result["config"], dataclasses.asdict(config)
-    if config.hidden:  # else there is no proposal to fit
-        here = here | {"refit": result["refit"]}
-        there = there | {"refit": [recipe.question.refit, recipe.question.refit_objective or "wake"]}
-    other = [
-        f"{name} {_written(here[name])}"
-        for name, value in there.items()
-        if name not in (*FREE, "seed") and name in here and _written(here[name]) != _written(value)
-    ]
-    return [*(word for word, true in said.items() if true), *other]
-
-
-def _written(value: Any) -> str:
-    """As on the command line."""
-    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _line(recipe: Recipe, result: dict[str, Any] | None) -> str:
-    published = f"({recipe.published})" if recipe.bound else f"{recipe.published}"
-    if result is None:
-        return f"| {recipe.label} | `{recipe.name}` | {published} | not yet | | | | | | |"
-    difference = "" if recipe.bound else f"{result['log_likelihood'] - recipe.published:+.2f}"
-    return (
-        f"| {recipe.label} | `{recipe.name}` | {published} | {result['log_likelihood']:.2f} ± {result['stderr']:.2f} | "
-        f"{difference} | {result['samples']} | {result['draws']:,} | "
-        f"{result['unreliable_share']:.0%} | {result['hours']:.2f} | {', '.join(marks(result))} |"
-    )
-
-
-def listing(results: str | Path) -> str:
-    """Every recipe in a line, and every result in a line below it: what was published, what was found."""
-    found, lines = _read(results), []
-    for name, recipe in recipes().items():
-        lines.append(f"{name:32}{recipe.published:8.2f}  {recipe.label}{' (a bound)' * recipe.bound}")
-        for mine in (result for result in found.values() if result["name"] == name):
-            value = f"{mine['log_likelihood']:.2f} ± {mine['stderr']:.2f}"
-            said = ", ".join([f"in {span(3600 * mine['hours'])}", *marks(mine)])
-            lines.append(f"{'':32}{value:>16}  {said}")
-    return "\n".join(lines)
 
 
 def seconds(text: str) -> float:

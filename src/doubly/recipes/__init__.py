@@ -1,1 +1,68 @@
-"""The rows of the paper's tables, as recipes: a file for each table."""
+"""Recipes for the rows of the paper's tables: settings, how a row is scored, and the number that was published.
+
+A file for each table: [all] has the settings of all its rows, [score] how they are scored, [recommended] where they
+differ from the preset `recommended` if they are made with that, and [rows.NAME] each row, with any of these of its own.
+"""
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from doubly.config import PRESETS, Config, Question, preset
+from doubly.errors import UserError
+
+FREE = ("epochs", "threads")  # settings in which a run may differ from its recipe
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One row of a table."""
+
+    name: str
+    table: str
+    label: str
+    published: float
+    """Log-likelihood of a test row, in nats."""
+    bound: bool
+    """Whether what was published is a bound only."""
+    preset: str
+    """What its settings start from."""
+    config: Config
+    question: Question
+    better: dict[str, Any] = field(default_factory=dict)
+    """What differs from the preset `recommended` where this row is made with that."""
+
+
+def recipes() -> dict[str, Recipe]:
+    """Every recipe by name, in the order of the tables.
+
+    >>> recipes()["caltech-sbn-200"].published
+    -122.7
+    """
+    found: dict[str, Recipe] = {}
+    files = sorted(resources.files(__name__).iterdir(), key=lambda file: file.name)
+    for file in files:
+        if file.name.endswith(".toml"):
+            table = tomllib.loads(file.read_text())
+            found |= {name: _recipe(name, table, dict(row)) for name, row in table["rows"].items()}
+    return found
+
+
+def _recipe(name: str, table: dict[str, Any], row: dict[str, Any]) -> Recipe:
+    score = table.get("score", {}) | row.pop("score", {})
+    label, published, bound = row.pop("label"), row.pop("published"), row.pop("bound", False)
+    base, better = row.pop("preset"), table.get("recommended", {}) | row.pop("recommended", {})
+    config = preset(base, **(table["all"] | row))
+    return Recipe(name, table["title"], label, published, bound, base, config, Question(**score), better)
+
+
+def with_recommended(recipe: Recipe) -> Recipe:
+    """The same row with the settings that were found to be better than the paper's."""
+    if recipe.preset != "dsgnht-nais":
+        raise UserError(
+            f"the recommended settings are for rows of dsgnht-nais; {recipe.name} is one of {recipe.preset}"
+        )
+    config = dataclasses.replace(recipe.config, **(PRESETS["recommended"][1] | recipe.better))
+    return dataclasses.replace(recipe, preset="recommended", config=config)

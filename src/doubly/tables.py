@@ -1,0 +1,99 @@
+"""The paper's tables beside what was found: a page, and a list for the command line, both made from the results."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from doubly.errors import UserError
+from doubly.progress import span
+from doubly.recipes import FREE, Recipe, recipes, with_recommended
+
+
+def page(results: str | Path) -> str:
+    """All rows, what was published and what was found, as Markdown."""
+    found = _read(results)
+    lines = [
+        "# The paper's tables",
+        "",
+        "Made by `doubly reproduce` from `results/`, not by hand; `doubly reproduce NAME` makes a row anew. Numbers",
+        "are log-likelihoods of a test row in nats, with standard errors over rows, of the mean of M samples of the",
+        "weights (optimisers, M = 0: of the last), by K draws of the hidden variables for each row. They are bounds",
+        "from below in the mean: where many rows have k̂ > 0.7, few of the K draws carry the weight, and the true value",
+        "is higher. Published bounds are in brackets. *Cut*: its time ended training while validation still rose or",
+        "samples were missing, or scoring before the paper's number of draws. Settings in which a result differs from",
+        "what its recipe says now are named.",
+        "",
+    ]
+    by_table: dict[str, list[Recipe]] = {}
+    for recipe in recipes().values():
+        by_table.setdefault(recipe.table, []).append(recipe)
+    for table, rows in by_table.items():
+        lines += [f"## {table}", "", "| row | name | paper | ours | difference | M | K | k̂ > 0.7 | hours | |"]
+        lines += ["|---|---|---|---|---|---|---|---|---|---|"]
+        for recipe in rows:
+            mine = [result for result in found.values() if result["name"] == recipe.name]
+            lines += [_line(recipe, result) for result in mine] or [_line(recipe, None)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _read(results: str | Path) -> dict[str, dict[str, Any]]:
+    """Every result by the name of its file."""
+    found = {}
+    for file in sorted(Path(results).glob("*.json")):
+        try:
+            found[file.stem] = json.loads(file.read_text())
+            _ = found[file.stem]["name"], marks(found[file.stem])
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise UserError(f"{file} is no result of doubly reproduce ({error!r}): move it away") from None
+    return found
+
+
+def marks(result: dict[str, Any]) -> list[str]:
+    """What is to be said beside a number."""
+    recipe = recipes().get(result["name"])
+    if recipe is None:
+        return []
+    recommended = result["preset"] != recipe.preset
+    config = (with_recommended(recipe) if recommended else recipe).config
+    said = {"recommended settings": recommended, "cut": result["cut"], f"seed {result['seed']}": result["seed"]}
+    here, there = result["config"], dataclasses.asdict(config)
+    if config.hidden:  # else there is no proposal to fit
+        here = here | {"refit": result["refit"]}
+        there = there | {"refit": [recipe.question.refit, recipe.question.refit_objective or "wake"]}
+    other = [
+        f"{name} {_written(here[name])}"
+        for name, value in there.items()
+        if name not in (*FREE, "seed") and name in here and _written(here[name]) != _written(value)
+    ]
+    return [*(word for word, true in said.items() if true), *other]
+
+
+def _written(value: Any) -> str:
+    """As on the command line."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _line(recipe: Recipe, result: dict[str, Any] | None) -> str:
+    published = f"({recipe.published})" if recipe.bound else f"{recipe.published}"
+    if result is None:
+        return f"| {recipe.label} | `{recipe.name}` | {published} | not yet | | | | | | |"
+    difference = "" if recipe.bound else f"{result['log_likelihood'] - recipe.published:+.2f}"
+    return (
+        f"| {recipe.label} | `{recipe.name}` | {published} | {result['log_likelihood']:.2f} ± {result['stderr']:.2f} | "
+        f"{difference} | {result['samples']} | {result['draws']:,} | "
+        f"{result['unreliable_share']:.0%} | {result['hours']:.2f} | {', '.join(marks(result))} |"
+    )
+
+
+def listing(results: str | Path) -> str:
+    """Every recipe in a line, and every result in a line below it: what was published, what was found."""
+    found, lines = _read(results), []
+    for name, recipe in recipes().items():
+        lines.append(f"{name:32}{recipe.published:8.2f}  {recipe.label}{' (a bound)' * recipe.bound}")
+        for mine in (result for result in found.values() if result["name"] == name):
+            value = f"{mine['log_likelihood']:.2f} ± {mine['stderr']:.2f}"
+            said = ", ".join([f"in {span(3600 * mine['hours'])}", *marks(mine)])
+            lines.append(f"{'':32}{value:>16}  {said}")
+    return "\n".join(lines)
