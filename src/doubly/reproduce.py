@@ -25,7 +25,7 @@ from doubly.recipes import FREE, Recipe, recipes, with_recommended
 from doubly.run import Run, write
 from doubly.train import Method, finished, latest_start, samples_per_epoch
 
-TRAINING = 0.6  # of a budget; the rest is for scoring
+TRAINING = 0.6  # of a budget, or more where scoring needs less than the rest
 PLANNING = (0.1, 0.25, 0.5, 0.7, 0.85)  # of the training, after which it is seen how many epochs there will be
 SPARE = 0.85  # of the time that seems to be there for scoring is planned with
 LEAST_DRAWS = 100  # for scoring, however short the time
@@ -53,12 +53,10 @@ def reproduce(
     began, commit = time.monotonic(), _commit()
     config = dataclasses.replace(recipe.config, threads=threads, seed=seed)
     question = dataclasses.replace(recipe.question, threads=threads, seed=seed)
-    seconds = math.inf if budget is None else TRAINING * budget
-    run = _train(config, folder, seconds, question.refit, quiet)
+    run = _train(config, folder, budget, question, quiet)
     with _counted(run):
         if budget is not None:
-            draws = _draws_within(run, question, max(began + budget, time.monotonic() + (1 - TRAINING) * budget))
-            question = dataclasses.replace(question, draws=min(question.draws, draws))
+            question = dataclasses.replace(question, draws=_draws_until(began + budget, run, question))
         facts = evaluate(run.path, quiet=quiet, **vars(question)).facts
     result = _result(recipe, run, question, facts) | {"commit": commit}
     file = Path(results) / f"{folder.name}.json"
@@ -66,12 +64,12 @@ def reproduce(
     return result
 
 
-def _train(config: Config, folder: Path, seconds: float, passes: int, quiet: bool) -> Run:
-    """Train, or go on training, for so many seconds: how many epochs that makes is planned anew as they go by.
+def _train(config: Config, folder: Path, budget: float | None, question: Question, quiet: bool) -> Run:
+    """Train, or go on training, until the budget has to be left to the question.
 
-    So many passes of a refit are to come after it, and come out of the same time.
+    How many epochs that makes is planned anew as they go by, since their pace changes.
     """
-    began = time.monotonic()
+    began, seconds = time.monotonic(), math.inf if budget is None else TRAINING * budget
     if (folder / "config.json").exists():
         run = Run(folder)
         for name, value in vars(config).items():
@@ -85,7 +83,10 @@ def _train(config: Config, folder: Path, seconds: float, passes: int, quiet: boo
         run = _go_on(config, folder, quiet, began + share * seconds)
         if _over(run):
             return run
-        run.plan(min(config.epochs, _epochs_within(run, began + seconds - time.monotonic(), passes)))
+        if share == PLANNING[0] and budget is not None:  # now there is something to try scoring with
+            some = dataclasses.replace(question, of="last", refit=0)
+            seconds = max(seconds, budget - question.draws * _seconds_a_draw(run, some) / SPARE)
+        run.plan(min(config.epochs, _epochs_within(run, began + seconds - time.monotonic(), question.refit)))
     return _go_on(config, folder, quiet)
 
 
@@ -117,16 +118,20 @@ def _epochs_within(run: Run, seconds: float, passes: int) -> int:
     return max(least, done + more)
 
 
-def _draws_within(run: Run, question: Question, until: float) -> int:
-    """How many draws for each row the time allows, by the measure of a few on some of the validation rows."""
+def _draws_until(end: float, run: Run, question: Question) -> int:
+    """How many draws for each row the time allows, if not all that are asked for."""
+    each = _seconds_a_draw(run, question)  # the proposal is fitted for that, and found again later
+    return min(question.draws, max(LEAST_DRAWS, math.floor(SPARE * (end - time.monotonic()) / each)))
+
+
+def _seconds_a_draw(run: Run, question: Question) -> float:
+    """How long one draw for every row takes, by the measure of a few for some of the validation rows."""
     rows, few = run.data().valid[:50], 200
     trial = vars(dataclasses.replace(question, draws=few)) | {"x": rows, "quiet": True}
-    evaluate(run.path, **(trial | {"draws": 1}))  # the proposal is fitted now, and found again later
+    evaluate(run.path, **(trial | {"draws": 1}))
     started = time.monotonic()
     evaluate(run.path, **trial)
-    each = (time.monotonic() - started) / (len(rows) * few)
-    left = until - time.monotonic()
-    return max(LEAST_DRAWS, math.floor(SPARE * left / (each * len(run.data().split(question.split)))))
+    return (time.monotonic() - started) / (len(rows) * few) * len(run.data().split(question.split))
 
 
 @contextmanager
