@@ -127,6 +127,19 @@ def test_pathwise_gradient_is_that_of_the_bound(name, draws):
     assert ((mean - expected).abs() < 5 * stderr + 1e-9).all()
 
 
+@pytest.mark.parametrize("name", ["iwae", "dreg"])
+def test_one_way_back_for_both_is_that_for_each(name):
+    """The bound is climbed by both vectors at once; from the same draws, as by each alone."""
+    model = Chain.build("mlp:widths=4,normal", data=3, hidden=(2,))
+    proposal = Chain.build_proposal("gaussian:widths=4", data=3, hidden=(2,))
+    given = model, weights(model, 1), proposal, weights(proposal, 2), X.expand(6, -1), torch.arange(6)
+    estimator = NAIS(4, OBJECTIVES.make(name))
+    both, phi = (estimator(Visit(*given, {}, torch.Generator().manual_seed(0)), wanted) for wanted in ("both", "phi"))
+    theta = NAIS(4)(Visit(*given, {}, torch.Generator().manual_seed(0)), "theta")
+    torch.testing.assert_close(both.theta_grad, theta.theta_grad)
+    torch.testing.assert_close(both.phi_grad, phi.phi_grad)
+
+
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_the_gradient_of_theta_does_not_depend_on_the_objective(name):
     """Whatever phi climbs, theta's gradient is the importance-weighted one, for the same draws."""

@@ -72,8 +72,10 @@ class NAIS(Estimator):
             rows, learnt = self.objective(Round(visit, drawn, weight))
             memory = memory | learnt
             phi_climb = rows.mean()
+        if self.objective.bound and wanted == "both":
+            theta_climb, pathwise = torch.zeros_like(theta_climb), False
         stats = {"train": train, "effective": effective}
-        return Estimate(*_gradients(theta_climb, theta, phi_climb, phi, pathwise), memory, stats)
+        return Estimate(*_gradients(theta_climb, theta, phi_climb, phi, apart=pathwise), memory, stats)
 
     def _directly(self, visit: Visit, wanted: Wanted) -> Estimate:
         """The same without a graph: where both gradients are weighted sums, layers know the way back by themselves."""
@@ -97,10 +99,10 @@ class NAIS(Estimator):
 
 
 def _gradients(
-    theta_climb: Tensor, theta: Tensor, phi_climb: Tensor, phi: Tensor, pathwise: bool
+    theta_climb: Tensor, theta: Tensor, phi_climb: Tensor, phi: Tensor, apart: bool
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of each climb with respect to its own vector; empty where none is wanted."""
-    if theta.requires_grad and phi.requires_grad and not pathwise:  # neither climb knows the other's vector
+    """Gradients of each climb with respect to its own vector, or of their sum with respect to both; if wanted."""
+    if theta.requires_grad and phi.requires_grad and not apart:
         grads = torch.autograd.grad(theta_climb + phi_climb, (theta, phi), materialize_grads=True)
         return grads[0], grads[1]
 

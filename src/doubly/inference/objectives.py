@@ -48,6 +48,8 @@ class Objective(ABC):
     """Whether the weights alone say what the draws stand for, so that not all of them must be the proposal's own."""
     plain: ClassVar[bool] = False
     """Whether it is sum_s w_s log q(z_s | x) and nothing else, whose gradient needs no graph."""
+    bound: ClassVar[bool] = False
+    """Whether it is the log mean weight, whose gradient for theta is the weighted one: one way back serves both."""
 
     def check(self, model: Chain, draws: int) -> None:
         """Refuse a model or a number of draws that this objective cannot serve, before training starts."""
@@ -117,6 +119,7 @@ class IWAE(Objective):
     """
 
     pathwise = True
+    bound = True
 
     def __call__(self, round: Round) -> Climb:
         return Climb(log_mean_weight(round.draws.log_weight), round.visit.memory)
