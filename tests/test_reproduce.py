@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -104,6 +105,20 @@ def test_a_budget_is_never_too_short_for_a_sample(small, monkeypatch, tmp_path):
     found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", budget=0.01, quiet=True)
     assert found["cut"]
     assert found["samples"] == 1
+
+
+def test_the_time_of_a_draw_is_measured_beside_that_of_an_evaluation(small, monkeypatch, tmp_path):
+    """An evaluation that takes three seconds before it draws anything, and a microsecond for each draw of a row."""
+    run = fit_config(dataclasses.replace(small.config, epochs=1, collect=1), tmp_path / "run", quiet=True)
+    clock = [0.0]
+
+    def evaluate(path, x, draws, **fields):
+        clock[0] += 3 + 1e-6 * len(x) * draws
+
+    monkeypatch.setattr(reproduce, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(reproduce, "evaluate", evaluate)
+    question = dataclasses.replace(small.question, draws=100_000)
+    assert reproduce._seconds_a_draw(run, question) == pytest.approx(1e-6 * len(run.data().test), rel=1e-3)
 
 
 def test_a_budget_leaves_a_finished_run_as_it_is(small, monkeypatch, tmp_path):

@@ -29,6 +29,7 @@ TRAINING = 0.6  # of a budget, or more where scoring needs less than the rest
 PLANNING = (0.1, 0.25, 0.5, 0.7, 0.85)  # of the training, after which it is seen how many epochs there will be
 SPARE = 0.85  # of the time that seems to be there for scoring is planned with
 LEAST_DRAWS = 100  # for scoring, however short the time
+FEW_ROWS = 50  # of the validation rows, to see how long scoring takes
 ASLEEP = 20.0  # times as long as most epochs: the process was stopped meanwhile, and that is no work
 SCORING = "scoring.json"  # in the run folder: how long it took so far
 
@@ -125,13 +126,22 @@ def _draws_until(end: float, run: Run, question: Question) -> int:
 
 
 def _seconds_a_draw(run: Run, question: Question) -> float:
-    """How long one draw for every row takes, by the measure of a few for some of the validation rows."""
-    rows, few = run.data().valid[:50], 200
-    trial = vars(dataclasses.replace(question, draws=few)) | {"x": rows, "quiet": True}
-    evaluate(run.path, **(trial | {"draws": 1}))
-    started = time.monotonic()
-    evaluate(run.path, **trial)
-    return (time.monotonic() - started) / (len(rows) * few) * len(run.data().split(question.split))
+    """How long one draw for every row takes, by the measure of some for a few of the validation rows.
+
+    What an evaluation takes with a single draw is no work of draws, and there are so many that they take longer.
+    """
+    rows, fields = run.data().valid[:FEW_ROWS], vars(question) | {"quiet": True}
+
+    def seconds(draws: int) -> float:
+        started = time.monotonic()
+        evaluate(run.path, x=rows, **fields | {"draws": draws})
+        return time.monotonic() - started
+
+    seconds(1)  # fits the proposal, which is found again
+    alone, draws = seconds(1), 100
+    while (took := seconds(draws) - alone) < alone and draws < question.draws:
+        draws *= 4
+    return max(took, 1e-3 * alone) / (len(rows) * draws) * len(run.data().split(question.split))
 
 
 @contextmanager
