@@ -13,6 +13,8 @@ from typing import Any
 from doubly.config import PRESETS, Config, Question, preset
 from doubly.errors import UserError
 
+# what the recommended settings start from: of autoencoders, a recipe has them all
+RECOMMENDED: dict[str, dict[str, Any]] = {"dsgnht-nais": PRESETS["recommended"][1], "dsgnht-vae": {}}
 FREE = ("epochs", "threads")  # settings in which a run may differ from its recipe
 
 
@@ -60,9 +62,10 @@ def _recipe(name: str, table: dict[str, Any], row: dict[str, Any]) -> Recipe:
 
 def with_recommended(recipe: Recipe) -> Recipe:
     """The same row with the settings that were found to be better than the paper's."""
-    if recipe.preset != "dsgnht-nais":
+    if recipe.preset not in RECOMMENDED:
         raise UserError(
-            f"the recommended settings are for rows of dsgnht-nais; {recipe.name} is one of {recipe.preset}"
+            f"the recommended settings are for rows of {' and '.join(RECOMMENDED)}; {recipe.name} is one of "
+            f"{recipe.preset}"
         )
-    config = dataclasses.replace(recipe.config, **(PRESETS["recommended"][1] | recipe.better))
+    config = dataclasses.replace(recipe.config, **(RECOMMENDED[recipe.preset] | recipe.better))
     return dataclasses.replace(recipe, preset="recommended", config=config)
