@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from types import SimpleNamespace
 
 import pytest
 
@@ -61,8 +60,8 @@ def small(monkeypatch) -> Recipe:
 
 
 def test_a_row_within_a_budget_is_cut_and_says_so(small, monkeypatch, tmp_path, capsys):
-    """There cannot be a thousand samples in 500 epochs, so that it is cut however quick the machine is."""
-    longer = dataclasses.replace(small, config=dataclasses.replace(small.config, collect=1000))
+    """A hundred thousand epochs take minutes, however quick the machine is."""
+    longer = dataclasses.replace(small, config=dataclasses.replace(small.config, epochs=100_000, collect=10_000))
     only(monkeypatch, longer)
     places = [
         "--results",
@@ -76,7 +75,7 @@ def test_a_row_within_a_budget_is_cut_and_says_so(small, monkeypatch, tmp_path, 
     found = json.loads(capsys.readouterr().out)
     run = Run(tmp_path / "runs" / "small")
     assert found["cut"]
-    assert 2 <= found["epochs"] <= 500
+    assert 2 <= found["epochs"] < 100_000
     assert found["samples"] == run.metrics()[-1]["collected"] > 0
     assert found["config"]["epochs"] == run.config.epochs == found["epochs"]
     assert math.isfinite(found["log_likelihood"])
@@ -107,18 +106,27 @@ def test_a_budget_is_never_too_short_for_a_sample(small, monkeypatch, tmp_path):
     assert found["samples"] == 1
 
 
-def test_the_time_of_a_draw_is_measured_beside_that_of_an_evaluation(small, monkeypatch, tmp_path):
-    """An evaluation that takes three seconds before it draws anything, and a microsecond for each draw of a row."""
+def test_the_times_of_a_draw_and_of_a_pass_are_measured_beside_all_else(small, monkeypatch, tmp_path):
+    """Three seconds go by before anything is drawn, seven with each pass, a microsecond with each draw of a row."""
     run = fit_config(dataclasses.replace(small.config, epochs=1, collect=1), tmp_path / "run", quiet=True)
-    clock = [0.0]
 
-    def evaluate(path, x, draws, **fields):
-        clock[0] += 3 + 1e-6 * len(x) * draws
+    def trial(run: Run, question: Question, draws: int, passes: int = 0) -> float:
+        return 3 + 7 * passes + 1e-6 * reproduce.FEW_ROWS * draws
 
-    monkeypatch.setattr(reproduce, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(reproduce, "evaluate", evaluate)
+    monkeypatch.setattr(reproduce, "_trial", trial)
     question = dataclasses.replace(small.question, draws=100_000)
     assert reproduce._seconds_a_draw(run, question) == pytest.approx(1e-6 * len(run.data().test), rel=1e-3)
+    assert reproduce._seconds_a_pass(run, question) == pytest.approx(7)
+
+
+def test_a_refit_comes_out_of_the_time_for_training(small, monkeypatch, tmp_path):
+    """Passes that are said to take an hour leave nothing but what a sample takes; those that take no time, all."""
+    config, epochs = dataclasses.replace(small.config, epochs=100_000, collect=10_000), []
+    for seconds in (3600.0, 0.0):
+        monkeypatch.setattr(reproduce, "_seconds_a_pass", lambda run, question, seconds=seconds: seconds)
+        folder = tmp_path / str(seconds)
+        epochs.append(len(reproduce._train(config, folder, 3.0, small.question, quiet=True).metrics()))
+    assert epochs[0] < epochs[1]
 
 
 def test_a_budget_leaves_a_finished_run_as_it_is(small, monkeypatch, tmp_path):

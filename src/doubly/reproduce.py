@@ -18,18 +18,21 @@ from typing import Any
 import torch
 
 from doubly.config import Config, Question, build
-from doubly.drive import fit_config, resume
+from doubly.drive import fit_config, resume, use_threads
 from doubly.errors import UserError
+from doubly.inference import Scoring
 from doubly.judge import evaluate
 from doubly.recipes import FREE, Recipe, recipes, with_recommended
 from doubly.run import Run, write
+from doubly.shelf import Nowhere
 from doubly.train import Method, finished, latest_start, samples_per_epoch
 
 TRAINING = 0.6  # of a budget, or more where scoring needs less than the rest
 PLANNING = (0.1, 0.25, 0.5, 0.7, 0.85)  # of the training, after which it is seen how many epochs there will be
 SPARE = 0.85  # of the time that seems to be there for scoring is planned with
 LEAST_DRAWS = 100  # for scoring, however short the time
-FEW_ROWS = 50  # of the validation rows, to see how long scoring takes
+FEW_ROWS = 50  # of the validation rows, to see how long scoring takes…
+LONG_ENOUGH = 0.2  # …with so many draws that it takes these seconds
 ASLEEP = 20.0  # times as long as most epochs: the process was stopped meanwhile, and that is no work
 SCORING = "scoring.json"  # in the run folder: how long it took so far
 
@@ -59,9 +62,10 @@ def reproduce(
         if budget is not None:
             question = dataclasses.replace(question, draws=_draws_until(began + budget, run, question))
         facts = evaluate(run.path, quiet=quiet, **vars(question)).facts
-    result = _result(recipe, run, question, facts) | {"commit": commit}
+    result = _result(recipe, run, facts) | {"commit": commit}
     file = Path(results) / f"{folder.name}.json"
     write(file, json.dumps(result, indent=1).encode() + b"\n")
+    (run.path / SCORING).unlink()
     return result
 
 
@@ -84,10 +88,10 @@ def _train(config: Config, folder: Path, budget: float | None, question: Questio
         run = _go_on(config, folder, quiet, began + share * seconds)
         if _over(run):
             return run
-        if share == PLANNING[0] and budget is not None:  # now there is something to try scoring with
-            some = dataclasses.replace(question, of="last", refit=0)
-            seconds = max(seconds, budget - question.draws * _seconds_a_draw(run, some) / SPARE)
-        run.plan(min(config.epochs, _epochs_within(run, began + seconds - time.monotonic(), question.refit)))
+        if share == PLANNING[0] and budget is not None:  # now there is something to try refits and scoring with
+            seconds = max(seconds, budget - question.draws * _seconds_a_draw(run, question) / SPARE)
+            seconds -= question.refit * _seconds_a_pass(run, question)
+        run.plan(min(config.epochs, _epochs_within(run, began + seconds - time.monotonic())))
     return _go_on(config, folder, quiet)
 
 
@@ -103,14 +107,11 @@ def _over(run: Run) -> bool:
     return state is not None and finished(method, state)
 
 
-def _epochs_within(run: Run, seconds: float, passes: int) -> int:
-    """How many epochs there will be after so many seconds more, at the pace of the last; at least until a sample.
-
-    A pass of a refit takes about as long as an epoch, and more than `passes` of either are not there.
-    """
+def _epochs_within(run: Run, seconds: float) -> int:
+    """How many epochs there will be after so many seconds more, at the pace of the last; at least until a sample."""
     metrics, method = run.metrics(), build(run.config, run.facts)
     done, recent = len(metrics), [record["seconds"] for record in metrics[-10:]]
-    more = max(0, math.floor(seconds * len(recent) / max(sum(recent), 1e-3)) - passes)
+    more = max(0, math.floor(seconds * len(recent) / max(sum(recent), 1e-3)))
     least = done
     if method.collect and not metrics[-1]["collected"]:
         interval = math.ceil(1 / samples_per_epoch(method, len(run.data().train)))
@@ -121,27 +122,37 @@ def _epochs_within(run: Run, seconds: float, passes: int) -> int:
 
 def _draws_until(end: float, run: Run, question: Question) -> int:
     """How many draws for each row the time allows, if not all that are asked for."""
-    each = _seconds_a_draw(run, question)  # the proposal is fitted for that, and found again later
+    some = run.data().valid[:FEW_ROWS]
+    evaluate(run.path, x=some, **vars(question) | {"draws": 1, "quiet": True})  # fits the proposal, which is kept
+    each = _seconds_a_draw(run, question)
     return min(question.draws, max(LEAST_DRAWS, math.floor(SPARE * (end - time.monotonic()) / each)))
 
 
 def _seconds_a_draw(run: Run, question: Question) -> float:
     """How long one draw for every row takes, by the measure of some for a few of the validation rows.
 
-    What an evaluation takes with a single draw is no work of draws, and there are so many that they take longer.
+    What it takes with a single draw is no work of draws, and there are so many that they take longer.
     """
-    rows, fields = run.data().valid[:FEW_ROWS], vars(question) | {"quiet": True}
-
-    def seconds(draws: int) -> float:
-        started = time.monotonic()
-        evaluate(run.path, x=rows, **fields | {"draws": draws})
-        return time.monotonic() - started
-
-    seconds(1)  # fits the proposal, which is found again
-    alone, draws = seconds(1), 100
-    while (took := seconds(draws) - alone) < alone and draws < question.draws:
+    alone, draws = _trial(run, question, 1), 100
+    while (took := _trial(run, question, draws) - alone) < max(alone, LONG_ENOUGH) and draws < question.draws:
         draws *= 4
-    return max(took, 1e-3 * alone) / (len(rows) * draws) * len(run.data().split(question.split))
+    return max(took, 1e-3 * alone) / (FEW_ROWS * draws) * len(run.data().split(question.split))
+
+
+def _seconds_a_pass(run: Run, question: Question) -> float:
+    """How long one pass of a refit takes."""
+    once, twice = (_trial(run, question, 1, passes) for passes in (1, 2))
+    return max(0.0, twice - once)
+
+
+def _trial(run: Run, question: Question, draws: int, passes: int = 0) -> float:
+    """How long it takes to fit a proposal to the last weights and score a few rows with it; nothing of it is kept."""
+    fitted = run.posterior(refit_passes=passes, refit_objective=question.refit_objective)
+    posterior = dataclasses.replace(fitted, shelf=Nowhere())
+    started = time.monotonic()
+    with use_threads(question.threads or run.config.threads):
+        posterior.score(run.data().valid[:FEW_ROWS], "last", Scoring(draws, memory=question.memory))
+    return time.monotonic() - started
 
 
 @contextmanager
@@ -155,7 +166,7 @@ def _counted(run: Run) -> Iterator[None]:
         write(file, json.dumps({"seconds": before + time.monotonic() - started}).encode() + b"\n")
 
 
-def _result(recipe: Recipe, run: Run, question: Question, facts: dict[str, Any]) -> dict[str, Any]:
+def _result(recipe: Recipe, run: Run, facts: dict[str, Any]) -> dict[str, Any]:
     metrics, config = run.metrics(), run.config
     rows = len(run.data().train)
     training, scoring = _training(metrics), json.loads((run.path / SCORING).read_text())["seconds"]
@@ -172,7 +183,7 @@ def _result(recipe: Recipe, run: Run, question: Question, facts: dict[str, Any])
         "of": facts["of"],
         "draws": facts["draws"],
         "draws_of_the_paper": recipe.question.draws,
-        "refit": [question.refit, question.refit_objective or "wake"],
+        "refit": recipe.refit,
         "effective": facts["ess"],
         "unreliable_share": facts["unreliable"] / facts["n"],
         "samples": facts["collected"],

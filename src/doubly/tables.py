@@ -55,13 +55,13 @@ def marks(result: dict[str, Any]) -> list[str]:
     recipe = recipes().get(result["name"])
     if recipe is None:
         return []
-    recommended = result["preset"] != recipe.preset
+    recommended = result["preset"] == "recommended"
     config = (with_recommended(recipe) if recommended else recipe).config
     said = {"recommended settings": recommended, "cut": result["cut"], f"seed {result['seed']}": result["seed"]}
     here, there = result["config"], dataclasses.asdict(config)
     if config.hidden:  # else there is no proposal to fit
         here = here | {"refit": result["refit"]}
-        there = there | {"refit": [recipe.question.refit, recipe.question.refit_objective or "wake"]}
+        there = there | {"refit": recipe.refit}
     other = [
         f"{name} {_written(here[name])}"
         for name, value in there.items()

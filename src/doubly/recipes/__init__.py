@@ -12,6 +12,7 @@ from typing import Any
 
 from doubly.config import PRESETS, Config, Question, preset
 from doubly.errors import UserError
+from doubly.inference import OBJECTIVES
 
 # what the recommended settings start from: of autoencoders, a recipe has them all
 RECOMMENDED: dict[str, dict[str, Any]] = {"dsgnht-nais": PRESETS["recommended"][1], "dsgnht-vae": {}}
@@ -35,6 +36,12 @@ class Recipe:
     question: Question
     better: dict[str, Any] = field(default_factory=dict)
     """What differs from the preset `recommended` where this row is made with that."""
+
+    @property
+    def refit(self) -> list[Any]:
+        """Passes of a refit and what they climb: as in training, if the gradient goes through the draws, or wake."""
+        pathwise = OBJECTIVES.make(self.config.objective).pathwise
+        return [self.question.refit, self.question.refit_objective or (self.config.objective if pathwise else "wake")]
 
 
 def recipes() -> dict[str, Recipe]:
