@@ -153,6 +153,20 @@ def test_a_row_that_was_cut_goes_on_to_its_end_without_a_budget(small, tmp_path)
     assert whole["hours"] > whole["training_hours"] > first["training_hours"]
 
 
+def test_an_optimiser_that_was_cut_goes_on_too(small, monkeypatch, tmp_path):
+    """It has nothing to collect, and ends where validation has levelled off or its epochs are over."""
+    config = preset("rws", data="bars", hidden=(6,), epochs=30, collect=0, patience=30, threads=1)
+    optimised = dataclasses.replace(small, config=config, question=dataclasses.replace(small.question, of="last"))
+    only(monkeypatch, optimised)
+    places = tmp_path / "results", tmp_path / "runs"
+    first = reproduce.reproduce("small", *places, budget=0.01, quiet=True)
+    assert first["cut"]
+    assert first["epochs"] < 30
+    whole = reproduce.reproduce("small", *places, quiet=True)
+    assert not whole["cut"]
+    assert whole["epochs"] == 30
+
+
 def test_a_run_of_other_settings_is_not_taken_for_the_row(small, tmp_path):
     other = dataclasses.replace(small.config, step=0.123, epochs=3)
     fit_config(other, tmp_path / "runs" / "small", quiet=True)

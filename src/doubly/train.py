@@ -344,7 +344,9 @@ def _end_epoch(method: Method, state: State, valid: Tensor, n_data: int) -> tupl
         better = score > state.best
         settling = max(method.min_epochs, method.warmup)
         stale = 0 if better or epoch <= settling else state.stale + 1
-        levelled = (stale >= method.patience and epoch >= settling) or epoch >= latest_start(method, n_data)
+        # with nothing to collect, the last epoch is the end, but more of them may be asked for later
+        in_time = method.collect > 0 and epoch >= latest_start(method, n_data)
+        levelled = (stale >= method.patience and epoch >= settling) or in_time
         state = state._replace(best=max(score, state.best), stale=stale, began=epoch if levelled else None)
     record = Record(
         epoch=epoch,
