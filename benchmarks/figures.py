@@ -176,7 +176,7 @@ def over(one: Found, other: Found) -> list[float | None]:
 def gains() -> Table:
     for folder in finished():
         rival = RUNS / OPTIMISED.get(folder.name.removesuffix("-recommended"), "none")
-        if rival.exists():
+        if (RESULTS / f"{rival.name}.json").exists() and rival.exists():
             store(
                 "gain", folder, functools.partial(gain, folder, rival), draws=DRAWS, rival=Run(rival).fingerprint[:16]
             )

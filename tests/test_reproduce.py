@@ -5,6 +5,7 @@ import json
 import math
 
 import pytest
+import torch
 
 from doubly import cli, reproduce, tables
 from doubly.config import Facts, Question, build, preset
@@ -141,16 +142,20 @@ def test_a_budget_leaves_a_finished_run_as_it_is(small, monkeypatch, tmp_path):
 
 
 def test_a_row_that_was_cut_goes_on_to_its_end_without_a_budget(small, tmp_path):
-    """It stays cut, since collecting began before its time, until validation had levelled off or half were over."""
+    """What it collected before validation had levelled off is forgotten, and it waits again."""
     places = tmp_path / "results", tmp_path / "runs"
     first = reproduce.reproduce("small", *places, budget=0.01, quiet=True)
     assert first["cut"]
-    assert first["samples"] < small.config.collect
+    assert 0 < first["samples"] < small.config.collect
     whole = reproduce.reproduce("small", *places, quiet=True)
     assert whole["samples"] == small.config.collect
     assert whole["config"]["epochs"] == small.config.epochs
-    assert whole["cut"]
+    assert not whole["cut"]
     assert whole["hours"] > whole["training_hours"] > first["training_hours"]
+    run = Run(tmp_path / "runs" / "small")
+    assert [record["phase"] for record in run.metrics()][-small.config.collect - 1 :] == ["burn-in", *["collect"] * 4]
+    posterior = run.posterior()
+    torch.testing.assert_close(torch.stack(posterior.kept).double().mean(0).float(), posterior.mean())
 
 
 def test_an_optimiser_that_was_cut_goes_on_too(small, monkeypatch, tmp_path):

@@ -72,7 +72,8 @@ def reproduce(
 def _train(config: Config, folder: Path, budget: float | None, question: Question, quiet: bool) -> Run:
     """Train, or go on training, until the budget has to be left to the question.
 
-    How many epochs that makes is planned anew as they go by, since their pace changes.
+    How many epochs that makes is planned anew as they go by, since their pace changes. A run that an earlier budget had
+    collect before its time waits again.
     """
     began, seconds = time.monotonic(), math.inf if budget is None else TRAINING * budget
     if (folder / "config.json").exists():
@@ -84,6 +85,10 @@ def _train(config: Config, folder: Path, budget: float | None, question: Questio
                     "move it away to make the row anew"
                 )
         run.plan(config.epochs)  # whatever an earlier budget said
+        method = build(config, run.facts)
+        state = run.restore(method)
+        if state is not None and state.collected and _hurried(method, run.metrics(), len(run.data().train)):
+            run.forget_samples(state)
     for share in (*PLANNING, 1.0) if seconds < math.inf else ():
         run = _go_on(config, folder, quiet, began + share * seconds)
         if _over(run):

@@ -31,7 +31,7 @@ from doubly.data import SPLITS, Columns, Data
 from doubly.data import load as load_data
 from doubly.errors import UserError
 from doubly.posterior import Posterior
-from doubly.train import Method, State, mover
+from doubly.train import Method, State, mover, wait_again
 
 OURS = (
     "config.json",
@@ -196,6 +196,14 @@ class Run:
         tensors, numbers = _flatten(state)
         blob = safetensors.torch.save(tensors, {"state": json.dumps(numbers)})
         write(self.checkpoint, blob)
+
+    def forget_samples(self, state: State) -> None:
+        """Go on from this state as if collecting had not begun."""
+        with locked(self.path):
+            self.save(wait_again(state))
+            for kind in ("draw", "mean"):
+                for file in (self.path / "posterior").glob(f"{kind}-*.safetensors"):
+                    file.unlink()
 
     def restore(self, method: Method) -> State | None:
         """The state of the last checkpoint, bit for bit; None if there is none yet."""

@@ -57,7 +57,8 @@ def marks(result: dict[str, Any]) -> list[str]:
         return []
     recommended = result["preset"] == "recommended"
     config = (with_recommended(recipe) if recommended else recipe).config
-    said = {"recommended settings": recommended, "cut": result["cut"], f"seed {result['seed']}": result["seed"]}
+    cut = result["cut"] or result["draws"] < recipe.question.draws
+    said = {"recommended settings": recommended, "cut": cut, f"seed {result['seed']}": result["seed"]}
     here, there = result["config"], dataclasses.asdict(config)
     if config.hidden:  # else there is no proposal to fit
         here = here | {"refit": result["refit"]}

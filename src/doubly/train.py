@@ -282,6 +282,12 @@ def finished(method: Method, state: State) -> bool:
     return state.batch == state.inner == 0 and (enough or state.epoch >= method.epochs)
 
 
+def wait_again(state: State) -> State:
+    """Forget the samples and wait anew for validation to level off; the chain itself goes on as it is."""
+    none = torch.zeros_like(state.mean)
+    return state._replace(mean=none, window=none.clone(), waited=0, stale=0, collected=0, began=None)
+
+
 def planned(method: Method, state: State, n_data: int) -> int:
     """How many samples there will be in the end, once collecting has started."""
     if state.began is None:

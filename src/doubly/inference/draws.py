@@ -120,12 +120,12 @@ def survivors(weight: Tensor, number: int, rng: torch.Generator) -> Survivors:
     A draw of weight w is hit number * w times in the mean, rounded up or down; hits / number is its new weight. What is
     estimated with these is in the mean what all the draws estimate.
     """
-    edges = weight.cumsum(0)
-    start = torch.rand(weight.shape[1], generator=rng, dtype=weight.dtype, device=weight.device)
+    edges = weight.double().cumsum(0)
+    start = torch.rand(weight.shape[1], generator=rng, dtype=edges.dtype, device=weight.device)
     below = (number * edges / edges[-1] - start).ceil_()  # points below each edge; below the last, all
     hits = below.diff(dim=0, prepend=below.new_zeros(1, len(start)))
     draw, row = hits.nonzero(as_tuple=True)
-    return Survivors(draw, row, hits[draw, row] / number)
+    return Survivors(draw, row, (hits[draw, row] / number).to(weight.dtype))
 
 
 def is_exact(model: Chain, proposal: Chain) -> bool:

@@ -20,11 +20,11 @@ class NAIS(Estimator):
 
     With z_s ~ q(z|x; phi), s = 1…S, and w_s ∝ p(x, z_s | theta) / q(z_s|x; phi) summing to one:
     the gradient for theta is sum_s w_s grad log p(x, z_s | theta), that for phi is the objective's
-    (wake: sum_s w_s grad log q(z_s|x; phi)). Both come from one backward pass, but for pathwise objectives.
+    (wake: sum_s w_s grad log q(z_s|x; phi)). Both come from one backward pass, but for DReG.
 
     Most of the weight is often on few of the draws. With `survivors`, the draws that are hit by so many evenly spaced
-    points on the weights of a row stand for all of them, and only for these is there a way back: many draws to choose
-    from then cost little more than their densities.
+    points on the weights of a row stand for all of them, and only for these is there a way back: draws to choose from
+    then cost their densities alone.
     """
 
     draws: int = 5

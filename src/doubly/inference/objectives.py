@@ -49,7 +49,8 @@ class Objective(ABC):
     plain: ClassVar[bool] = False
     """Whether it is sum_s w_s log q(z_s | x) and nothing else, whose gradient needs no graph."""
     bound: ClassVar[bool] = False
-    """Whether it is the log mean weight, whose gradient for theta is the weighted one: one way back serves both."""
+    """Whether it is the log mean weight, whose gradient for theta is the weighted one: one way back serves both. An
+    objective that inherits from such a one and climbs something else has to take this back."""
 
     def check(self, model: Chain, draws: int) -> None:
         """Refuse a model or a number of draws that this objective cannot serve, before training starts."""
