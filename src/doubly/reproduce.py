@@ -87,7 +87,7 @@ def _train(config: Config, folder: Path, budget: float | None, question: Questio
         run.plan(config.epochs)  # whatever an earlier budget said
         method = build(config, run.facts)
         state = run.restore(method)
-        if state is not None and state.collected and _hurried(method, run.metrics(), len(run.data().train)):
+        if state is not None and state.began is not None and _hurried(method, run.metrics(), len(run.data().train)):
             run.forget_samples(state)
     for share in (*PLANNING, 1.0) if seconds < math.inf else ():
         run = _go_on(config, folder, quiet, began + share * seconds)
@@ -220,7 +220,7 @@ def _hurried(method: Method, metrics: list[dict[str, Any]], n_data: int) -> bool
     """Whether waiting ended, to collect or for good, before validation had levelled off or its time was over."""
     waiting = [record for record in metrics if record["phase"] == "burn-in"]
     if not waiting:
-        return True
+        return latest_start(method, n_data) > 0
     last, best = waiting[-1]["epoch"], max(waiting, key=lambda record: record["valid"])["epoch"]
     levelled = last - max(best, method.min_epochs, method.warmup) >= method.patience
     return not levelled and last < latest_start(method, n_data)
