@@ -332,6 +332,19 @@ def test_the_step_follows_its_schedule(schedule):
     assert all(0 < chosen.schedule(time / 7) <= 1 for time in range(300))
 
 
+def test_the_proposal_has_a_schedule_of_its_own_that_warming_up_does_not_hold_back():
+    steps: list[float] = []
+
+    class Spy(Adam):
+        def tell(self, state, grad, eta, rng):
+            steps.append(eta)
+            return super().tell(state, grad, eta, rng)
+
+    falls = SCHEDULES.make("polynomial:power=1,offset=2")
+    run(method(optimiser=Spy(), phi_schedule=falls, phi_step=0.5, warmup=1, epochs=2, collect=1), rows(20), rows(5))
+    assert steps == pytest.approx([0.5 / (1 + time / 2) for time in (0, 0.5, 1, 1.5)])  # two mini-batches an epoch
+
+
 def test_the_momentum_keeps_its_temperature_when_the_schedule_changes_the_step():
     chosen = method(
         64, (50,), schedule=SCHEDULES.make("cosine:cycle=3,low=0.01"), epochs=9, collect=1, batch=100, step=0.01

@@ -63,6 +63,8 @@ class Config:
     """What the proposal climbs."""
     phi_step: float = 3e-4
     """Adam's step for the proposal."""
+    phi_schedule: str = "constant"
+    """How that changes, as `schedule` says it of the sampler's; its time starts with the run, warm-up or not."""
     phi_prior: str = "flat"
     """Prior on the proposal's weights; normal:scale=1 is what the reference implementation has."""
     batch: int = 100
@@ -336,5 +338,6 @@ def build(config: Config, data: "Data | Facts") -> "Method":
         dynamic=data.dynamic,
         collect_every=Every.parse(config.collect_every),
         schedule=SCHEDULES.make(config.schedule),
+        phi_schedule=SCHEDULES.make(config.phi_schedule),
         phi_prior=PRIORS.make(config.phi_prior),
     )

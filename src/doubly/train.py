@@ -38,6 +38,7 @@ class Method:
     refitter: Estimator
     """What fits a copy of the proposal to weights that stand still."""
     schedule: Schedule = field(default_factory=Constant)
+    phi_schedule: Schedule = field(default_factory=Constant)
     phi_prior: Prior = field(default_factory=Flat)
     step: float = 0.005
     phi_step: float = 3e-4
@@ -205,8 +206,10 @@ def mover(method: Method, time: float) -> Mover:
 def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) -> State:
     """Move theta, then phi, on one mini-batch x, whose rows stand at `index` in the training data."""
     theta, phi, memory, rng = state.theta, state.phi, state.memory, state.rng
-    sampler, size = mover(method, state.epoch + state.batch / math.ceil(n_data / method.batch))
-    eta, phi_eta = sampler.eta(size, n_data), method.optimiser.eta(method.phi_step, n_data)
+    time = state.epoch + state.batch / math.ceil(n_data / method.batch)
+    sampler, size = mover(method, time)
+    eta = sampler.eta(size, n_data)
+    phi_eta = method.optimiser.eta(method.phi_step * method.phi_schedule(time), n_data)
     phi_steps = method.phi_steps if method.proposal.layers else 0
     shared = phi_steps > 0 and not (method.resample or method.phi_first)
 
