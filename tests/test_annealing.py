@@ -18,7 +18,7 @@ from torch import Tensor
 
 from doubly import Chain, UserError
 from doubly.inference.annealing import _HMC, ACCEPTANCE, Annealing, _Target
-from doubly.inference.gibbs import sweep
+from doubly.inference.sweep import sweep
 from doubly.kernels import gibbs as kernel
 from doubly.model import Values
 from exact import BINARY, assert_same_law, bits

@@ -11,7 +11,8 @@ from torch import Tensor
 from doubly import Chain, UserError
 from doubly.data import load
 from doubly.inference import NAIS, Estimate, Visit, Wanted
-from doubly.inference.gibbs import Gibbs, pack, sweep, unpack
+from doubly.inference.gibbs import Gibbs, pack, unpack
+from doubly.inference.sweep import sweep
 from doubly.kernels import gibbs as kernel
 from doubly.kernels.gibbs import Swept
 from doubly.priors import Normal
@@ -345,3 +346,28 @@ def test_weights_must_fit_the_units(monkeypatch):
     value, logits = torch.zeros(2, 3), torch.zeros(2, 4)
     with pytest.raises(ValueError, match="do not fit 3 units that feed 4"):
         kernel.sweep(value, value, logits, torch.zeros(4, 3), None, torch.Generator())
+
+
+@each_depth
+def test_an_epoch_is_validated_by_annealing_some_rows_and_not_by_the_proposal(hidden: tuple[int, ...]):
+    chain, proposal = Chain.build("sbn", data=4, hidden=hidden), Chain.build_proposal("sbn", data=4, hidden=hidden)
+    theta, rows = weights(chain), bits(4).float()
+    widths = [layer.n_out for layer in chain.layers[1:]]
+    z = bits(sum(widths)).split(widths, 1)
+    exact = torch.stack([chain.log_prob(theta.double(), (row, *z)).logsumexp(0) for row in rows.double()])
+
+    def validated(valid_rows: int, phi: float, times: int = 1) -> Tensor:
+        far_off = torch.full((proposal.size,), phi)
+        seeded = torch.Generator().manual_seed(5)
+        found = Gibbs(valid_rows=valid_rows).validate(
+            chain, theta, proposal, far_off, rows.repeat(times, 1), 20, seeded
+        )
+        return found.log_likelihood.double()
+
+    assert torch.equal(validated(16, 0.0), validated(16, 50.0))
+    assert len(validated(5, 0.0)) == 4  # rows 0, 4, 8 and 12
+    # one chain's weight over p(x) has the mean 1, whatever the temperatures
+    weight = (validated(16 * 400, 0.0, times=400).view(400, 16) - exact).exp()
+    error = weight.std(0) / math.sqrt(400)
+    assert ((weight.mean(0) - 1).abs() < 5 * error).all()
+    assert (error < 0.1).all()

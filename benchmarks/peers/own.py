@@ -10,7 +10,7 @@ from doubly import train
 from doubly.config import Facts, build, preset
 from doubly.inference import Scoring, normalised, propose, score
 from doubly.inference.draws import log_mean_weight
-from doubly.inference.gibbs import sweep
+from doubly.inference.sweep import sweep
 from doubly.model import Chain, Values
 from doubly.run import Run
 from peers.side import Arrays, Side, Task, serve

@@ -78,7 +78,7 @@ class Config:
     phi_first: bool = False
     """Move the proposal before the weights in each step, as the reference implementation does."""
     valid_draws: int = 100
-    """Draws for the validation log-likelihood after each epoch."""
+    """Draws for the validation log-likelihood after each epoch; with Gibbs chains, temperatures of annealing."""
     patience: int = 10
     """Collect samples once validation has not risen for this many epochs…"""
     min_epochs: int = 10

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from doubly.errors import Diverged, UserError
-from doubly.inference import Estimate, Estimator, Memory, Visit, Wanted, log_marginal
+from doubly.inference import Estimate, Estimator, Memory, Visit, Wanted
 from doubly.kernels.noise import generator
 from doubly.model import Chain
 from doubly.priors import Flat, Prior
@@ -344,7 +344,9 @@ def _end_epoch(method: Method, state: State, valid: Tensor, n_data: int) -> tupl
             f"with step {method.step:g}; try step {method.step / 3:.2g}"
         )
     rng = generator(valid.device, method.seed, "valid")  # the same draws every epoch make epochs comparable
-    rows = log_marginal(method.model, theta, method.proposal, state.phi.theta, valid, method.valid_draws, rng)
+    rows = method.estimator.validate(
+        method.model, theta, method.proposal, state.phi.theta, valid, method.valid_draws, rng
+    )
     score, spread = rows.log_likelihood.double().mean().item(), stderr(rows.log_likelihood)
     collects = state.began is not None
     if collects and method.collect_every.unit == "epoch":

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from doubly.errors import UserError
 from doubly.inference.draws import Marginal, effective, log_mean_weight, normalised
-from doubly.inference.gibbs import log_odds, sweep
+from doubly.inference.sweep import log_odds, sweep
 from doubly.kernels.noise import normal
 from doubly.model import Chain, Values, nothing
 

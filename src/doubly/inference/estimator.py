@@ -6,6 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from doubly.inference.draws import Marginal
+from doubly.inference.scoring import log_marginal
 from doubly.inference.visit import Memory, Visit, Wanted
 from doubly.model import Chain
 
@@ -33,3 +35,9 @@ class Estimator(ABC):
     @abstractmethod
     def __call__(self, visit: Visit, wanted: Wanted = "both") -> Estimate:
         """Gradients with respect to theta and phi, where they are, for these rows."""
+
+    def validate(
+        self, model: Chain, theta: Tensor, proposal: Chain, phi: Tensor, x: Tensor, draws: int, rng: torch.Generator
+    ) -> Marginal:
+        """log p(x) of held-out rows, or of some of them, to see how learning goes: the bound L_K with K = `draws`."""
+        return log_marginal(model, theta, proposal, phi, x, draws, rng)

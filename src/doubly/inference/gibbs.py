@@ -1,19 +1,19 @@
 """Gibbs sampling of the hidden variables: persistent chains for every row, one sweep for each gradient."""
 
-import functools
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from doubly.errors import UserError
+from doubly.inference.annealing import Annealing
+from doubly.inference.draws import Marginal
 from doubly.inference.estimator import Estimate, Estimator
+from doubly.inference.sweep import chain_log_odds, sweep
 from doubly.inference.visit import Memory, Visit, Wanted
-from doubly.kernels import darn, gibbs
-from doubly.layers import DARN, SBN, Layer, Params
-from doubly.model import Chain, Values, nothing
+from doubly.model import Chain
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,20 @@ class Gibbs(Estimator):
     """Chains for each row."""
     sweeps: int = 1
     """Sweeps before each gradient for theta."""
+    valid_rows: int = 200
+    """Rows, evenly spaced, by which an epoch is validated."""
 
     def __post_init__(self) -> None:
-        for name in ("draws", "sweeps"):
+        for name in ("draws", "sweeps", "valid_rows"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} of the Gibbs estimator must be at least 1, got {getattr(self, name)}")
 
     def check(self, model: Chain, proposal: Chain) -> None:
-        _log_odds(model, torch.zeros(model.size))
+        chain_log_odds(model, torch.zeros(model.size))
 
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
         """Fair coins; what they are forgets itself within a few sweeps."""
-        _log_odds(chain, torch.zeros(chain.size))
+        chain_log_odds(chain, torch.zeros(chain.size))
         return {
             f"z{level}": pack(
                 torch.randint(2, (self.draws, n_data, layer.n_out), generator=rng, device=rng.device, dtype=torch.uint8)
@@ -83,64 +85,16 @@ class Gibbs(Estimator):
             {"train": log_p.detach(), "effective": log_p.new_tensor(self.draws)},
         )
 
+    def validate(
+        self, model: Chain, theta: Tensor, proposal: Chain, phi: Tensor, x: Tensor, draws: int, rng: torch.Generator
+    ) -> Marginal:
+        """log p(x) of some of the rows, annealed through as many temperatures as draws are asked for.
 
-@torch.no_grad()
-def sweep(chain: Chain, theta: Tensor, x: Tensor, hidden: Values, rng: torch.Generator, beta: float = 1.0) -> Values:
-    """One sweep over all hidden layers (…, H), from the bottom to the top; x broadcasts with them.
-
-    It leaves p(z) p(x | z)^beta as it is: with beta = 1, the posterior.
-    """
-    layers = _log_odds(chain, theta)
-    values = [x, *hidden, nothing(theta)]
-    for level in range(1, len(layers)):
-        own, below = layers[level], layers[level - 1]
-        above, value, under = values[level + 1], values[level], values[level - 1]
-        own_logits = F.linear(above, own.given, own.bias)
-        power = beta if level == 1 else 1.0  # only the data are tempered
-        field = own_logits + power * F.linear(under, below.given.T)
-        logits = F.linear(value, below.given, below.bias)
-        if below.before is not None:
-            logits = logits + F.linear(under, below.before)
-        W, V = below.given.T, None
-        if own.before is not None:  # the units feed each other as they feed the layer below
-            logits = torch.cat([logits, own_logits + F.linear(value, own.before)], -1)
-            W, V = torch.cat([W, own.before.T], -1), own.before + own.before.T
-            field = field + F.linear(value, V)
-        tempered = 0 if power == 1 else below.given.shape[0]
-        values[level] = gibbs.sweep(value, field, logits, W, V, rng, tempered, power).value
-    return tuple(values[1:-1])
-
-
-class LogOdds(NamedTuple):
-    """Log-odds that are linear: bias + given · (what the layer is given) + before · (its own values before each)."""
-
-    bias: Tensor
-    given: Tensor
-    before: Tensor | None = None
-
-
-@functools.singledispatch
-def log_odds(layer: Layer, params: Params) -> LogOdds:
-    """The log-odds of a layer's values; a layer of one's own is made fit for Gibbs sampling by registering it here."""
-    raise UserError(
-        f"Gibbs sampling needs sbn or darn layers, got {type(layer).__name__}: change the model, or take estimator nais"
-    )
-
-
-@log_odds.register
-def _(layer: SBN, params: Params) -> LogOdds:
-    return LogOdds(params["b"], params["W"])
-
-
-@log_odds.register
-def _(layer: DARN, params: Params) -> LogOdds:
-    put_back = layer.out_of_order
-    square = darn.square(params["W"], layer.n_out)
-    return LogOdds(put_back(params["b"]), put_back(params["U"].T).T, put_back(put_back(square).T).T)
-
-
-def _log_odds(chain: Chain, theta: Tensor) -> list[LogOdds]:
-    return [log_odds(layer, params) for layer, params in zip(chain.layers, chain.unflatten(theta), strict=True)]
+        Nothing here makes the posterior of z like the proposal, whose draws would miss it by more and more nats as the
+        model learns. Every temperature costs a sweep, so that few rows have to do.
+        """
+        some = x[:: math.ceil(len(x) / self.valid_rows)]
+        return Annealing(temperatures=draws, chains=1).log_marginal(model, theta, some.float(), rng)
 
 
 def pack(bits: Tensor) -> Tensor:

@@ -15,7 +15,17 @@ from doubly.errors import UserError
 from doubly.inference import OBJECTIVES
 
 # what the recommended settings start from: of autoencoders, a recipe has them all
-RECOMMENDED: dict[str, dict[str, Any]] = {"dsgnht-nais": PRESETS["recommended"][1], "dsgnht-vae": {}}
+RECOMMENDED: dict[str, dict[str, Any]] = {
+    "dsgnht-nais": PRESETS["recommended"][1],
+    "dsgnht-vae": {},
+    "dsgnht-gibbs": {
+        "step": 0.03,
+        "schedule": "polynomial:power=0.5,offset=20",
+        "phi_step": 1e-3,
+        "draws": 1,
+        "theta_steps": 1,
+    },
+}
 FREE = ("epochs", "threads")  # settings in which a run may differ from its recipe
 
 
