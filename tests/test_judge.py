@@ -1,5 +1,6 @@
 """Questions to runs: what is collected is what it says, the answers fit together, and asking changes nothing."""
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -18,7 +19,9 @@ import doubly
 from doubly import cli, judge
 from doubly.config import build, from_dict
 from doubly.data import load
+from doubly.inference import Annealing
 from doubly.run import Run
+from doubly.shelf import Nowhere
 from doubly.train import fit, init
 
 FIELDS: dict[str, Any] = {
@@ -230,6 +233,25 @@ def test_annealing_is_a_second_opinion(run):
     low = max(found["gap_on_simulated_rows"], 0) + 4 * found["gap_stderr"]
     assert abs(found["above_score"]) <= 4 * found["above_score_stderr"] + low
     assert low < 0.1
+
+
+def test_annealing_that_is_stopped_goes_on_after_the_rows_that_are_done(run, monkeypatch):
+    monkeypatch.setattr("doubly.posterior.ANNEALED", 8)
+    x, how, told = load("bars").test[:20], Annealing(temperatures=5, chains=3), []
+
+    def impatient(what: str, share: float) -> None:
+        told.append(what)
+        if "17 to 20" in what:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.posterior(progress=impatient).anneal(x, how)
+    told.clear()
+    resumed = run.posterior(progress=lambda what, share: told.append(what)).anneal(x, how)
+    assert set(told) == {"annealing rows 17 to 20 of 20"}
+    whole = dataclasses.replace(run.posterior(), shelf=Nowhere()).anneal(x, how)
+    assert torch.equal(resumed.log_likelihood, whole.log_likelihood)
+    assert torch.equal(resumed.effective, whole.effective)
 
 
 def test_an_evaluation_that_is_stopped_goes_on_where_it_was(run, tmp_path):

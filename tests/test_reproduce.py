@@ -17,7 +17,8 @@ from doubly.run import Run
 PAPER = {  # the rows that the method owns, and the baselines beside them
     "mnist-sbn-200": -101.8, "mnist-sbn-200-200": -92.5, "mnist-sbn-200-200-200": -89.9, "mnist-darn-200": -89.3,
     "mnist-nade-200": -83.67, "mnist-gibbs-sbn-200": -102.9, "mnist-gibbs-sbn-200-200": -100.6,
-    "mnist-gibbs-sbn-200-200-200": -97.5, "mnist-rws-sbn-200": -103.1, "mnist-rws-sbn-200-200": -93.4,
+    "mnist-gibbs-sbn-200-200-200": -97.5, "mnist-gibbs-darn-200": -101.1,
+    "mnist-rws-sbn-200": -103.1, "mnist-rws-sbn-200-200": -93.4,
     "mnist-rws-sbn-200-200-200": -90.1, "mnist-rws-darn-200": -89.2, "mnist-rws-nade-200": -86.8,
     "mnist-wake-sleep-sbn-200": -116.3, "mnist-wake-sleep-sbn-200-200": -106.9,
     "mnist-wake-sleep-sbn-200-200-200": -101.3, "mnist-nvil-sbn-200": -113.1, "mnist-nvil-sbn-200-200": -99.8,
@@ -43,7 +44,8 @@ def test_a_recipe_can_be_built(name):
     assert recipe.config.collect == (0 if recipe.question.of == "last" else 200 if "vae" in name else 100)
     exact = not recipe.config.hidden
     assert recipe.question.draws == (1 if exact else 500 if "ade" in recipe.config.proposal
-                                     else 5000 if "vae" in name else 100_000)  # fmt: skip
+                                     else 5000 if "vae" in name else 1000 if "gibbs" in name else 100_000)  # fmt: skip
+    assert (recipe.question.ais > 0) == ("gibbs" in name)
 
 
 def only(monkeypatch, recipe: Recipe) -> None:
@@ -170,6 +172,39 @@ def test_an_optimiser_that_was_cut_goes_on_too(small, monkeypatch, tmp_path):
     whole = reproduce.reproduce("small", *places, quiet=True)
     assert not whole["cut"]
     assert whole["epochs"] == 30
+
+
+def test_a_row_may_be_annealed_and_that_is_its_value(small, monkeypatch, tmp_path):
+    asked = Question(draws=50, refit=2, ais=30, ais_chains=2, ais_rows=10_000)
+    gibbs = dataclasses.replace(
+        small, config=dataclasses.replace(small.config, estimator="gibbs", epochs=6), question=asked
+    )
+    only(monkeypatch, gibbs)
+    found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
+    annealed = found["annealed"]
+    assert found["log_likelihood"] == annealed["log_likelihood"] != found["by_draws"]
+    assert found["stderr"] == annealed["stderr"]
+    assert (annealed["temperatures"], annealed["chains"]) == (30, 2)
+    assert annealed["n"] == len(Run(tmp_path / "runs" / "small").data().test)
+    assert f"by K draws {found['by_draws']:.2f}" in tables.page(tmp_path / "results")
+    assert f"{annealed['log_likelihood']:.2f} ±" in tables.page(tmp_path / "results")
+
+
+def test_the_time_that_annealing_takes_is_foreseen(small, monkeypatch, tmp_path):
+    run = fit_config(dataclasses.replace(small.config, epochs=3), tmp_path / "run", quiet=True)
+    clock = [0.0]
+
+    def anneal(self, x, how, of):
+        clock[0] += len(x) * how.temperatures * how.chains
+
+    monkeypatch.setattr("doubly.posterior.Posterior.anneal", anneal)
+    monkeypatch.setattr(reproduce.time, "monotonic", lambda: clock[0])
+    asked = dataclasses.replace(small.question, ais=200, ais_chains=3, ais_rows=20)
+    assert reproduce._seconds_of_annealing(run, small.question) == 0
+    # 20 rows, and a hundred of the model up and down
+    assert reproduce._seconds_of_annealing(run, asked) == pytest.approx((20 + 200) * 200 * 3)
+    every = dataclasses.replace(asked, ais_rows=10**6)
+    assert reproduce._seconds_of_annealing(run, every) == pytest.approx((len(run.data().test) + 200) * 200 * 3)
 
 
 def test_a_run_of_other_settings_is_not_taken_for_the_row(small, tmp_path):

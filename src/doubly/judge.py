@@ -18,7 +18,7 @@ from doubly.data import Data
 from doubly.drive import Interrupted, fit_config, resume, stop_signal, use_threads
 from doubly.errors import UserError
 from doubly.evaluate import summary
-from doubly.inference import Annealing, Scored, Scoring, is_exact
+from doubly.inference import Annealing, Gap, Marginal, Scored, Scoring, is_exact
 from doubly.posterior import Posterior
 from doubly.progress import Progress
 from doubly.run import Run, write
@@ -26,6 +26,7 @@ from doubly.train import stderr
 
 DRAWS_OF_CURVE = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 TRAINING_DRAWS_OF_CURVE = (1, 2, 5, 10, 20)
+GAP_ROWS = 100  # at most, simulated to see how far apart the bounds of annealing are
 
 
 class Found(NamedTuple):
@@ -62,9 +63,13 @@ def evaluate(
         chains = [run.posterior(**options) for run in runs]
         posterior = dataclasses.replace(chains[0], others=chains[1:])
         how = Scoring(question.draws, question.adaptive, memory=question.memory, seed=question.seed)
+        second = (
+            _second_opinion(question, posterior, rows) if question.ais else None
+        )  # first, since it is kept for good
         scored = posterior.score(rows, question.of, how, question.samples)
-        second = _second_opinion(question, posterior, rows, scored) if question.ais else {}
-    facts = _facts(question, posterior, data if x is None else None, rows, scored) | second
+    facts = _facts(question, posterior, data if x is None else None, rows, scored)
+    if second:
+        facts["annealed"] = _beside(*second, scored)
     if x is None:
         name = question.name + (f"-of-{len(runs)}-chains" if others else "")
         write(runs[0].path / "evaluations" / f"{name}.json", json.dumps(facts, indent=2).encode() + b"\n")
@@ -176,24 +181,28 @@ def _facts(
 
 
 def _annealing(question: Question) -> Annealing:
-    return Annealing(temperatures=question.ais)
+    return Annealing(temperatures=question.ais, chains=question.ais_chains)
 
 
-def _second_opinion(question: Question, posterior: Posterior, rows: np.ndarray, scored: Scored) -> dict[str, Any]:
-    """Annealed importance sampling on the first rows, beside the score that these have by importance sampling."""
-    some = rows[: question.ais_rows]
-    found, gap = posterior.anneal(some, _annealing(question), question.of, question.samples, question.seed)
-    gaps = (found.log_likelihood - scored.log_likelihood[: len(some)]).double()
+def _second_opinion(question: Question, posterior: Posterior, rows: np.ndarray) -> tuple[Marginal, Gap]:
+    """Annealed importance sampling on the first rows, and how far apart its bounds are on rows of the model."""
+    some, how = rows[: question.ais_rows], _annealing(question)
+    found = posterior.anneal(some, how, question.of, question.samples, question.seed)
+    return found, posterior.annealing_gap(min(len(some), GAP_ROWS), how, question.of, question.samples, question.seed)
+
+
+def _beside(found: Marginal, gap: Gap, scored: Scored) -> dict[str, Any]:
+    """What annealing says, beside the score that the same rows have by importance sampling."""
+    annealed = found.log_likelihood
+    gaps = (annealed - scored.log_likelihood[: len(annealed)]).double()
     return {
-        "annealed": {
-            "n": len(some),
-            "log_likelihood": found.log_likelihood.double().mean().item(),
-            "stderr": stderr(found.log_likelihood),
-            "above_score": gaps.mean().item(),
-            "above_score_stderr": stderr(gaps),
-            "gap_on_simulated_rows": gap.difference.mean,
-            "gap_stderr": gap.difference.stderr,
-        }
+        "n": len(annealed),
+        "log_likelihood": annealed.double().mean().item(),
+        "stderr": stderr(annealed),
+        "above_score": gaps.mean().item(),
+        "above_score_stderr": stderr(gaps),
+        "gap_on_simulated_rows": gap.difference.mean,
+        "gap_stderr": gap.difference.stderr,
     }
 
 

@@ -38,6 +38,7 @@ from doubly.shelf import Nowhere, Shelf, Tensors
 from doubly.train import Method, Moments, moments
 
 LARGEST = float(np.finfo(np.float32).max)
+ANNEALED = 500  # rows at a time, which are lost if they are not waited for
 MOST_CELLS = 2**24  # candidates x chains x rows x columns that are filled in at a time
 
 
@@ -161,24 +162,38 @@ class Posterior:
         of: Of = "mean",
         samples: int | None = None,
         seed: int = 0,
-    ) -> tuple[Marginal, Gap]:
-        """log p(x) by annealed importance sampling, and its two bounds for as many rows drawn from the model."""
-        (member,) = self._members(of, samples)  # one set of weights: an ensemble has no single posterior of z
-        model, theta = self.model, member.theta
-        how.check(model)
-        rows = self._rows(x)
+    ) -> Marginal:
+        """log p(x) by annealed importance sampling; rows that are done are kept for the next time."""
+        theta, rows = self._annealable(how, of, samples), self._rows(x)
         if rows.isnan().any():
             raise UserError(
                 "annealing needs complete rows, and some have holes: leave --ais out, or fill them in first"
             )
+        name = f"evaluations/annealed-{_digest(theta, rows)}-{_digest_text(repr((how, seed)))}"
+        found = self.shelf.get(name) or {}
+        for block in rows.split(ANNEALED)[math.ceil(len(found.get("effective", ())) / ANNEALED) :]:
+            first = len(found.get("effective", ()))
+            last = first + len(block)
+            rng = generator(theta.device, seed, "annealing", first)
+            progress = self._annealing(f"annealing rows {first + 1} to {last} of {len(rows)}")
+            done = how.log_marginal(self.model, theta, block.float(), rng, progress)._asdict()
+            found = {key: torch.cat([found[key], value]) if found else value for key, value in done.items()}
+            self.shelf.put(name, found)
+        return Marginal(**found)
 
-        def progress(what: str) -> Callable[[int, int], None]:
-            return lambda done, total: self.progress(what, done / total)
+    def annealing_gap(self, n: int, how: Annealing, of: Of = "mean", samples: int | None = None, seed: int = 0) -> Gap:
+        """Both bounds of annealed importance sampling for n rows drawn from the model."""
+        theta = self._annealable(how, of, samples)
+        rng = generator(theta.device, seed, "annealing gap")
+        return how.gap(self.model, theta, n, rng, self._annealing("annealing rows of the model, both ways"))
 
-        rng = generator(theta.device, seed, "annealing")
-        found = how.log_marginal(model, theta, rows.float(), rng, progress("annealing"))
-        gap = how.gap(model, theta, len(rows), rng, progress("annealing rows of the model, both ways"))
-        return found, gap
+    def _annealable(self, how: Annealing, of: Of, samples: int | None) -> Tensor:
+        (member,) = self._members(of, samples)  # one set of weights: an ensemble has no single posterior of z
+        how.check(self.model)
+        return member.theta
+
+    def _annealing(self, what: str) -> Callable[[int, int], None]:
+        return lambda done, total: self.progress(what, done / total)
 
     def sample(self, n: int, of: Of = "mean", seed: int = 0) -> np.ndarray:
         """n new rows; from an ensemble, each row with weights drawn anew."""

@@ -20,8 +20,8 @@ import torch
 from doubly.config import Config, Question, build
 from doubly.drive import fit_config, resume, use_threads
 from doubly.errors import UserError
-from doubly.inference import Scoring
-from doubly.judge import evaluate
+from doubly.inference import Annealing, Scoring
+from doubly.judge import GAP_ROWS, evaluate
 from doubly.recipes import FREE, Recipe, recipes, with_recommended
 from doubly.run import Run, write
 from doubly.shelf import Nowhere
@@ -95,7 +95,7 @@ def _train(config: Config, folder: Path, budget: float | None, question: Questio
             return run
         if share == PLANNING[0] and budget is not None:  # now there is something to try refits and scoring with
             seconds = max(seconds, budget - question.draws * _seconds_a_draw(run, question) / SPARE)
-            seconds -= question.refit * _seconds_a_pass(run, question)
+            seconds -= question.refit * _seconds_a_pass(run, question) + _seconds_of_annealing(run, question)
         run.plan(min(config.epochs, _epochs_within(run, began + seconds - time.monotonic())))
     return _go_on(config, folder, quiet)
 
@@ -128,9 +128,9 @@ def _epochs_within(run: Run, seconds: float) -> int:
 def _draws_until(end: float, run: Run, question: Question) -> int:
     """How many draws for each row the time allows, if not all that are asked for."""
     some = run.data().valid[:FEW_ROWS]
-    evaluate(run.path, x=some, **vars(question) | {"draws": 1, "quiet": True})  # fits the proposal, which is kept
-    each = _seconds_a_draw(run, question)
-    return min(question.draws, max(LEAST_DRAWS, math.floor(SPARE * (end - time.monotonic()) / each)))
+    evaluate(run.path, x=some, **vars(question) | {"draws": 1, "ais": 0, "quiet": True})  # the proposal is kept
+    each, annealing = _seconds_a_draw(run, question), _seconds_of_annealing(run, question)
+    return min(question.draws, max(LEAST_DRAWS, math.floor(SPARE * (end - annealing - time.monotonic()) / each)))
 
 
 def _seconds_a_draw(run: Run, question: Question) -> float:
@@ -148,6 +148,19 @@ def _seconds_a_pass(run: Run, question: Question) -> float:
     """How long one pass of a refit takes."""
     once, twice = (_trial(run, question, 1, passes) for passes in (1, 2))
     return max(0.0, twice - once)
+
+
+def _seconds_of_annealing(run: Run, question: Question) -> float:
+    """How long annealing takes, if it is asked for: by a few rows and temperatures."""
+    if not question.ais:
+        return 0.0
+    rows, few = run.data().valid[:FEW_ROWS], max(1, question.ais // 50)
+    posterior = dataclasses.replace(run.posterior(), shelf=Nowhere())
+    started = time.monotonic()
+    with use_threads(question.threads or run.config.threads):
+        posterior.anneal(rows, Annealing(few, question.ais_chains), "last")
+    all_rows = min(question.ais_rows, len(run.data().split(question.split))) + 2 * GAP_ROWS
+    return (time.monotonic() - started) * question.ais / few * all_rows / len(rows)
 
 
 def _trial(run: Run, question: Question, draws: int, passes: int = 0) -> float:
@@ -175,6 +188,7 @@ def _result(recipe: Recipe, run: Run, facts: dict[str, Any]) -> dict[str, Any]:
     metrics, config = run.metrics(), run.config
     rows = len(run.data().train)
     training, scoring = _training(metrics), json.loads((run.path / SCORING).read_text())["seconds"]
+    annealed = facts.get("annealed")
     fewer = facts["collected"] < recipe.config.collect or facts["draws"] < recipe.question.draws
     return {
         "name": recipe.name,
@@ -182,8 +196,10 @@ def _result(recipe: Recipe, run: Run, facts: dict[str, Any]) -> dict[str, Any]:
         "label": recipe.label,
         "preset": recipe.preset,
         "published": recipe.published,
-        "log_likelihood": facts["log_likelihood"],
-        "stderr": facts["stderr"],
+        "log_likelihood": (annealed or facts)["log_likelihood"],
+        "stderr": (annealed or facts)["stderr"],
+        "annealed": annealed and {"temperatures": facts["ais"], "chains": facts["ais_chains"]} | annealed,
+        "by_draws": facts["log_likelihood"],
         "draw_error": facts["draw_error"],
         "of": facts["of"],
         "draws": facts["draws"],
