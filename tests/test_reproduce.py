@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from doubly import cli, reproduce, tables
+from doubly import cli, judge, reproduce, tables
 from doubly.config import Facts, Question, build, preset
 from doubly.drive import fit_config
 from doubly.errors import UserError
@@ -188,6 +188,27 @@ def test_a_row_may_be_annealed_and_that_is_its_value(small, monkeypatch, tmp_pat
     assert annealed["n"] == len(Run(tmp_path / "runs" / "small").data().test)
     assert f"by K draws {found['by_draws']:.2f}" in tables.page(tmp_path / "results")
     assert f"{annealed['log_likelihood']:.2f} ±" in tables.page(tmp_path / "results")
+
+
+def test_annealing_is_added_to_a_row_whose_value_stays(small, monkeypatch, tmp_path, capsys):
+    places = [part for name in ("results", "runs", "page") for part in (f"--{name}", str(tmp_path / name))]
+    with pytest.raises(SystemExit):
+        cli.main(["reproduce", "small", "--anneal", *places])
+    assert "make the row first" in capsys.readouterr().err
+    before = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
+    monkeypatch.setattr(reproduce, "TEMPERATURES", 50)
+    cli.main(["reproduce", "small", "--anneal", "--threads", "1", *places])
+    after = json.loads((tmp_path / "results" / "small.json").read_text())
+    annealed = after.pop("annealed")
+    assert after == {name: value for name, value in json.loads(json.dumps(before)).items() if name != "annealed"}
+    assert annealed["n"] == len(Run(tmp_path / "runs" / "small").data().test)
+    alone = judge.anneal(tmp_path / "runs" / "small", True, ais=50, ais_chains=1, ais_rows=10_000, threads=1)
+    assert alone.items() <= annealed.items()
+    assert f"| {annealed['log_likelihood']:.2f} ±" in (tmp_path / "page").read_text()
+    result = before | {"epochs": before["epochs"] - 1}
+    (tmp_path / "results" / "small.json").write_text(json.dumps(result))
+    with pytest.raises(UserError, match="has gone on"):
+        reproduce.add_annealed("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
 
 
 def test_the_time_that_annealing_takes_is_foreseen(small, monkeypatch, tmp_path):

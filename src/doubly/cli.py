@@ -324,6 +324,8 @@ class Reproduce:
     """The time that all of it may take, as in 2h or 90m: training is cut in time for scoring, and that is said."""
     recommended: bool = False
     """With the preset `recommended` in place of the paper's settings; the result is filed apart."""
+    anneal: bool = False
+    """Add to a row that is there what annealing says of its test rows; its value stays as it is."""
     results: str = "results"
     """Where results are written."""
     runs: str = "runs/reproduce"
@@ -339,7 +341,7 @@ class Reproduce:
 
     def run(self) -> None:
         from doubly import tables
-        from doubly.reproduce import reproduce, seconds
+        from doubly.reproduce import add_annealed, reproduce, seconds
         from doubly.run import write
 
         if self.list or self == Reproduce(results=self.results):
@@ -347,10 +349,14 @@ class Reproduce:
             return
         if not self.name:
             raise UserError("which row is to be made? Name one of those that doubly reproduce --list shows")
-        budget = seconds(self.budget) if self.budget else None
-        found = reproduce(
-            self.name, self.results, self.runs, budget, self.threads, self.seed, recommended=self.recommended
-        )
+        where, which = (self.name, self.results, self.runs), (self.threads, self.seed)
+        if self.anneal:
+            if self.budget:
+                raise UserError("annealing alone has no --budget: leave it out, or --anneal")
+            found = add_annealed(*where, *which, recommended=self.recommended)
+        else:
+            budget = seconds(self.budget) if self.budget else None
+            found = reproduce(*where, budget, *which, recommended=self.recommended)
         write(Path(self.page), tables.page(self.results).encode())
         if self.json:
             print(json.dumps(_no_nan(found)))

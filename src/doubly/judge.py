@@ -52,13 +52,7 @@ def evaluate(
     if len({run.fingerprint for run in runs}) < len(runs):
         raise UserError("the same chain was named twice: name each run once")
     if question.ais:  # refused before hours of scoring
-        if question.of == "ensemble" or others:
-            raise UserError(
-                "annealing is for one set of weights: of one run, --of mean or --of last; or leave --ais out"
-            )
-        if question.ais_rows < 1:
-            raise UserError(f"ais_rows must be at least 1, got {question.ais_rows}")
-        _annealing(question).check(build(runs[0].config, runs[0].facts).model)
+        _check_annealing(question, runs)
     with _at_work(question, runs[0], quiet) as options:
         chains = [run.posterior(**options) for run in runs]
         posterior = dataclasses.replace(chains[0], others=chains[1:])
@@ -69,11 +63,19 @@ def evaluate(
         scored = posterior.score(rows, question.of, how, question.samples)
     facts = _facts(question, posterior, data if x is None else None, rows, scored)
     if second:
-        facts["annealed"] = _beside(*second, scored)
+        facts["annealed"] = _annealed(*second) | _beside(second[0], scored)
     if x is None:
         name = question.name + (f"-of-{len(runs)}-chains" if others else "")
         write(runs[0].path / "evaluations" / f"{name}.json", json.dumps(facts, indent=2).encode() + b"\n")
     return Found(facts, scored)
+
+
+def anneal(path: str | Path, quiet: bool = False, **fields: Any) -> dict[str, Any]:
+    """What annealing alone says of held-out rows; the other arguments are the fields of `Question`."""
+    question, run = Question(**fields), Run(path)
+    _check_annealing(question, [run])
+    with _at_work(question, run, quiet) as options:
+        return _annealed(*_second_opinion(question, run.posterior(**options), run.data().split(question.split)))
 
 
 def compare(paths: Sequence[str | Path], quiet: bool = False, **fields: Any) -> list[dict[str, Any]]:
@@ -191,19 +193,28 @@ def _second_opinion(question: Question, posterior: Posterior, rows: np.ndarray) 
     return found, posterior.annealing_gap(min(len(some), GAP_ROWS), how, question.of, question.samples, question.seed)
 
 
-def _beside(found: Marginal, gap: Gap, scored: Scored) -> dict[str, Any]:
-    """What annealing says, beside the score that the same rows have by importance sampling."""
-    annealed = found.log_likelihood
-    gaps = (annealed - scored.log_likelihood[: len(annealed)]).double()
+def _annealed(found: Marginal, gap: Gap) -> dict[str, Any]:
     return {
-        "n": len(annealed),
-        "log_likelihood": annealed.double().mean().item(),
-        "stderr": stderr(annealed),
-        "above_score": gaps.mean().item(),
-        "above_score_stderr": stderr(gaps),
+        "n": len(found.log_likelihood),
+        "log_likelihood": found.log_likelihood.double().mean().item(),
+        "stderr": stderr(found.log_likelihood),
         "gap_on_simulated_rows": gap.difference.mean,
         "gap_stderr": gap.difference.stderr,
     }
+
+
+def _beside(found: Marginal, scored: Scored) -> dict[str, Any]:
+    """How much more annealing gives than importance sampling gives the same rows."""
+    gaps = (found.log_likelihood - scored.log_likelihood[: len(found.log_likelihood)]).double()
+    return {"above_score": gaps.mean().item(), "above_score_stderr": stderr(gaps)}
+
+
+def _check_annealing(question: Question, runs: Sequence[Run]) -> None:
+    if question.of == "ensemble" or len(runs) > 1:
+        raise UserError("annealing is for one set of weights: of one run, --of mean or --of last; or leave --ais out")
+    if question.ais_rows < 1:
+        raise UserError(f"ais_rows must be at least 1, got {question.ais_rows}")
+    _annealing(question).check(build(runs[0].config, runs[0].facts).model)
 
 
 def _check_same_data(one: Run, other: Run) -> None:

@@ -21,7 +21,7 @@ from doubly.config import Config, Question, build
 from doubly.drive import fit_config, resume, use_threads
 from doubly.errors import UserError
 from doubly.inference import Annealing, Scoring
-from doubly.judge import GAP_ROWS, evaluate
+from doubly.judge import GAP_ROWS, anneal, evaluate
 from doubly.recipes import FREE, Recipe, recipes, with_recommended
 from doubly.run import Run, write
 from doubly.shelf import Nowhere
@@ -33,6 +33,8 @@ SPARE = 0.85  # of the time that seems to be there for scoring is planned with
 LEAST_DRAWS = 100  # for scoring, however short the time
 FEW_ROWS = 50  # of the validation rows, to see how long scoring takes…
 LONG_ENOUGH = 0.2  # …with so many draws that it takes these seconds
+TEMPERATURES = 1000  # of annealing that is added to a result
+ALL = 10**9  # rows, or as many as there are
 ASLEEP = 20.0  # times as long as most epochs: the process was stopped meanwhile, and that is no work
 SCORING = "scoring.json"  # in the run folder: how long it took so far
 
@@ -48,12 +50,8 @@ def reproduce(
     recommended: bool = False,
 ) -> dict[str, Any]:
     """Make one row, going on with a run that was stopped or cut; `budget` is the time in seconds for all of it."""
-    known = recipes()
-    if name not in known:
-        raise UserError(f"no recipe is called {name!r}; there are: {', '.join(known)}")
-    recipe = with_recommended(known[name]) if recommended else known[name]
-    marks = [name, *["recommended"] * recommended, *[f"seed-{seed}"] * (seed != 0)]
-    folder = Path(runs) / "-".join(marks)
+    recipe, title = _row(name, recommended, seed)
+    folder = Path(runs) / title
     began, commit = time.monotonic(), _commit()
     config = dataclasses.replace(recipe.config, threads=threads, seed=seed)
     question = dataclasses.replace(recipe.question, threads=threads, seed=seed)
@@ -63,10 +61,50 @@ def reproduce(
             question = dataclasses.replace(question, draws=_draws_until(began + budget, run, question))
         facts = evaluate(run.path, quiet=quiet, **vars(question)).facts
     result = _result(recipe, run, facts) | {"commit": commit}
-    file = Path(results) / f"{folder.name}.json"
-    write(file, json.dumps(result, indent=1).encode() + b"\n")
+    _file(Path(results) / f"{title}.json", result)
     (run.path / SCORING).unlink()
     return result
+
+
+def add_annealed(
+    name: str,
+    results: str | Path = "results",
+    runs: str | Path = "runs/reproduce",
+    threads: int = 0,
+    seed: int = 0,
+    quiet: bool = False,
+    recommended: bool = False,
+) -> dict[str, Any]:
+    """Anneal the rows of a row's result, whose value stays as it is, and write what comes of it beside that."""
+    recipe, title = _row(name, recommended, seed)
+    file, folder = Path(results) / f"{title}.json", Path(runs) / title
+    if not file.exists():
+        raise UserError(f"there is no {file} to add to: make the row first, without --anneal")
+    result, run = json.loads(file.read_text()), Run(folder)
+    if (there := len(run.metrics())) != result["epochs"]:
+        raise UserError(
+            f"{file} is of {result['epochs']} epochs, but {folder} has gone on to {there}: make the row anew first"
+        )
+    asked = dataclasses.replace(recipe.question, ais=TEMPERATURES, ais_chains=1, ais_rows=ALL, threads=threads)
+    started = time.monotonic()
+    found = anneal(folder, quiet, **vars(asked))
+    hours = (time.monotonic() - started) / 3600
+    result["annealed"] = {"temperatures": asked.ais, "chains": asked.ais_chains, "hours": hours} | found
+    _file(file, result)
+    return result
+
+
+def _row(name: str, recommended: bool, seed: int) -> tuple[Recipe, str]:
+    """A recipe, and what its run and its result are called."""
+    known = recipes()
+    if name not in known:
+        raise UserError(f"no recipe is called {name!r}; there are: {', '.join(known)}")
+    recipe = with_recommended(known[name]) if recommended else known[name]
+    return recipe, "-".join([name, *["recommended"] * recommended, *[f"seed-{seed}"] * (seed != 0)])
+
+
+def _file(file: Path, result: dict[str, Any]) -> None:
+    write(file, json.dumps(result, indent=1).encode() + b"\n")
 
 
 def _train(config: Config, folder: Path, budget: float | None, question: Question, quiet: bool) -> Run:

@@ -9,29 +9,29 @@ from doubly.errors import UserError
 from doubly.progress import span
 from doubly.recipes import FREE, Recipe, recipes, with_recommended
 
+INTRODUCTION = """
+Made by `doubly reproduce` from `results/`, not by hand; `doubly reproduce NAME` makes a row anew. Numbers are
+log-likelihoods of a test row in nats, with standard errors over rows, of the mean of M samples of the weights
+(optimisers, M = 0: of the last), by K draws of the hidden variables for each row. They are bounds from below in the
+mean: where many rows have k̂ > 0.7, few of the K draws carry the weight, and the true value is higher. *Annealed* is by
+annealed importance sampling, where that was done (`doubly reproduce NAME --anneal`), and in brackets how far apart its
+bounds from below and above are on rows of the model; it is the value of rows learnt with Gibbs chains, whose posterior
+nothing makes like a proposal. Published bounds are in brackets. *Cut*: its time ended training while validation still
+rose or samples were missing, or scoring before the paper's number of draws. Settings in which a result differs from
+what its recipe says now are named.
+"""
+COLUMNS = ("row", "name", "paper", "ours", "difference", "annealed", "M", "K", "k̂ > 0.7", "hours", "")
+
 
 def page(results: str | Path) -> str:
     """All rows, what was published and what was found, as Markdown."""
     found = _read(results)
-    lines = [
-        "# The paper's tables",
-        "",
-        "Made by `doubly reproduce` from `results/`, not by hand; `doubly reproduce NAME` makes a row anew. Numbers",
-        "are log-likelihoods of a test row in nats, with standard errors over rows, of the mean of M samples of the",
-        "weights (optimisers, M = 0: of the last), by K draws of the hidden variables for each row. They are bounds",
-        "from below in the mean: where many rows have k̂ > 0.7, few of the K draws carry the weight, and the true value",
-        "is higher. Rows learnt with Gibbs chains, whose posterior nothing makes like a proposal, are annealed, and",
-        "what K draws give them is named. Published bounds are in brackets. *Cut*: its time ended training while",
-        "validation still rose or samples were missing, or scoring before the paper's number of draws. Settings in",
-        "which a result differs from what its recipe says now are named.",
-        "",
-    ]
+    lines = ["# The paper's tables", "", *INTRODUCTION.strip().splitlines(), ""]
     by_table: dict[str, list[Recipe]] = {}
     for recipe in recipes().values():
         by_table.setdefault(recipe.table, []).append(recipe)
     for table, rows in by_table.items():
-        lines += [f"## {table}", "", "| row | name | paper | ours | difference | M | K | k̂ > 0.7 | hours | |"]
-        lines += ["|---|---|---|---|---|---|---|---|---|---|"]
+        lines += [f"## {table}", "", f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
         for recipe in rows:
             mine = [result for result in found.values() if result["name"] == recipe.name]
             lines += [_line(recipe, result) for result in mine] or [_line(recipe, None)]
@@ -59,7 +59,13 @@ def marks(result: dict[str, Any]) -> list[str]:
     recommended = result["preset"] == "recommended"
     config = (with_recommended(recipe) if recommended else recipe).config
     cut = result["cut"] or result["draws"] < recipe.question.draws
-    said = {"recommended settings": recommended, "cut": cut, f"seed {result['seed']}": result["seed"]}
+    by_draws = result.get("by_draws", result["log_likelihood"])
+    said = {
+        "recommended settings": recommended,
+        "cut": cut,
+        f"seed {result['seed']}": result["seed"],
+        f"by K draws {by_draws:.2f}": by_draws != result["log_likelihood"],
+    }
     here, there = result["config"], dataclasses.asdict(config)
     if config.hidden:  # else there is no proposal to fit
         here = here | {"refit": result["refit"]}
@@ -69,15 +75,7 @@ def marks(result: dict[str, Any]) -> list[str]:
         for name, value in there.items()
         if name not in (*FREE, "seed") and name in here and _written(here[name]) != _written(value)
     ]
-    return [*(word for word, true in said.items() if true), *_annealed(result), *other]
-
-
-def _annealed(result: dict[str, Any]) -> list[str]:
-    if not (annealed := result.get("annealed")):
-        return []
-    how = f"annealed through {annealed['temperatures']:,} temperatures"
-    gap = f"{annealed['gap_on_simulated_rows']:.2f} ± {annealed['gap_stderr']:.2f}"
-    return [how, f"on rows of the model within {gap} of a bound from above", f"by K draws {result['by_draws']:.2f}"]
+    return [*(word for word, true in said.items() if true), *other]
 
 
 def _written(value: Any) -> str:
@@ -88,13 +86,19 @@ def _written(value: Any) -> str:
 def _line(recipe: Recipe, result: dict[str, Any] | None) -> str:
     published = f"({recipe.published})" if recipe.bound else f"{recipe.published}"
     if result is None:
-        return f"| {recipe.label} | `{recipe.name}` | {published} | not yet | | | | | | |"
+        return f"| {recipe.label} | `{recipe.name}` | {published} | not yet | | | | | | | |"
     difference = "" if recipe.bound else f"{result['log_likelihood'] - recipe.published:+.2f}"
     return (
         f"| {recipe.label} | `{recipe.name}` | {published} | {result['log_likelihood']:.2f} ± {result['stderr']:.2f} | "
-        f"{difference} | {result['samples']} | {result['draws']:,} | "
+        f"{difference} | {_annealed(result)} | {result['samples']} | {result['draws']:,} | "
         f"{result['unreliable_share']:.0%} | {result['hours']:.2f} | {', '.join(marks(result))} |"
     )
+
+
+def _annealed(result: dict[str, Any]) -> str:
+    if not (found := result.get("annealed")):
+        return ""
+    return f"{found['log_likelihood']:.2f} ± {found['stderr']:.2f} ({found['gap_on_simulated_rows']:.2f})"
 
 
 def listing(results: str | Path) -> str:
