@@ -250,6 +250,13 @@ def test_annealing_that_is_stopped_goes_on_after_the_rows_that_are_done(run, mon
     resumed = run.posterior(progress=lambda what, share: told.append(what)).anneal(x, how)
     assert set(told) == {"annealing rows 17 to 20 of 20"}
     whole = dataclasses.replace(run.posterior(), shelf=Nowhere()).anneal(x, how)
+    assert list((run.path / "evaluations").glob("annealed-*"))
+    posterior = run.posterior()
+    posterior.anneal(x, how)
+    gap = posterior.annealing_gap(5, how)
+    assert run.posterior(progress=impatient).annealing_gap(5, how) == gap, "found again"
+    posterior.tidy()
+    assert not [*(run.path / "evaluations").glob("annealed-*"), *(run.path / "evaluations").glob("gap-*")]
     assert torch.equal(resumed.log_likelihood, whole.log_likelihood)
     assert torch.equal(resumed.effective, whole.effective)
 

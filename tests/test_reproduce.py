@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -186,6 +187,8 @@ def test_a_row_may_be_annealed_and_that_is_its_value(small, monkeypatch, tmp_pat
     assert found["stderr"] == annealed["stderr"]
     assert (annealed["temperatures"], annealed["chains"]) == (30, 2)
     assert annealed["n"] == len(Run(tmp_path / "runs" / "small").data().test)
+    with pytest.raises(UserError, match="is annealed as it is made"):
+        reproduce.add_annealed("small", tmp_path / "results", tmp_path / "runs")
     assert f"by K draws {found['by_draws']:.2f}" in tables.page(tmp_path / "results")
     assert f"{annealed['log_likelihood']:.2f} ±" in tables.page(tmp_path / "results")
 
@@ -205,10 +208,15 @@ def test_annealing_is_added_to_a_row_whose_value_stays(small, monkeypatch, tmp_p
     alone = judge.anneal(tmp_path / "runs" / "small", True, ais=50, ais_chains=1, ais_rows=10_000, threads=1)
     assert alone.items() <= annealed.items()
     assert f"| {annealed['log_likelihood']:.2f} ±" in (tmp_path / "page").read_text()
+    assert f"annealed {annealed['log_likelihood']:.2f}" in capsys.readouterr().out
+    again = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
+    assert again["annealed"] == annealed, "the weights are the same"
     result = before | {"epochs": before["epochs"] - 1}
     (tmp_path / "results" / "small.json").write_text(json.dumps(result))
-    with pytest.raises(UserError, match="has gone on"):
+    with pytest.raises(UserError, match=r"is not of .* as it is now"):
         reproduce.add_annealed("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
+    with pytest.raises(UserError, match=r"the run behind .* is not in"):
+        reproduce.add_annealed("small", tmp_path / "results", tmp_path / "elsewhere", threads=1, quiet=True)
 
 
 def test_the_time_that_annealing_takes_is_foreseen(small, monkeypatch, tmp_path):
@@ -220,10 +228,17 @@ def test_the_time_that_annealing_takes_is_foreseen(small, monkeypatch, tmp_path)
 
     monkeypatch.setattr("doubly.posterior.Posterior.anneal", anneal)
     monkeypatch.setattr(reproduce.time, "monotonic", lambda: clock[0])
+    loaded = Run.data
+
+    def slow_data(self):
+        clock[0] += 1e6
+        return loaded(self)
+
+    monkeypatch.setattr(Run, "data", slow_data)
     asked = dataclasses.replace(small.question, ais=200, ais_chains=3, ais_rows=20)
     assert reproduce._seconds_of_annealing(run, small.question) == 0
-    # 20 rows, and a hundred of the model up and down
-    assert reproduce._seconds_of_annealing(run, asked) == pytest.approx((20 + 200) * 200 * 3)
+    # 20 rows, and as many of the model up and down
+    assert reproduce._seconds_of_annealing(run, asked) == pytest.approx((20 + 40) * 200 * 3)
     every = dataclasses.replace(asked, ais_rows=10**6)
     assert reproduce._seconds_of_annealing(run, every) == pytest.approx((len(run.data().test) + 200) * 200 * 3)
 
@@ -241,9 +256,15 @@ def test_a_run_of_other_settings_is_not_taken_for_the_row(small, tmp_path):
 def test_whether_waiting_ended_too_early_is_seen_from_the_metrics(scores, hurried):
     """Two epochs without a rise are waited for, and the first two epochs of all do not count."""
     method = build(preset("rws", hidden=(3,), collect=0, min_epochs=2, patience=2), Facts(4, "binary", (4,)))
-    metrics = [{"epoch": i, "phase": "burn-in", "valid": float(score)} for i, score in enumerate(scores, start=1)]
+    metrics: list[dict[str, Any]] = [
+        {"epoch": i, "phase": "burn-in", "valid": float(score)} for i, score in enumerate(scores, start=1)
+    ]
     assert reproduce._hurried(method, metrics, 100) == hurried
     assert not reproduce._hurried(dataclasses.replace(method, epochs=len(scores)), metrics, 100), "all there were"
+    before: list[dict[str, Any]] = [{"epoch": i, "phase": "burn-in", "valid": 9.0} for i in (1, 2)]
+    later = [record | {"epoch": record["epoch"] + 2} for record in metrics]
+    warmed = dataclasses.replace(method, warmup=2, min_epochs=4)
+    assert reproduce._hurried(warmed, before + later, 100) == hurried, "warming up is no waiting"
 
 
 def test_an_epoch_during_which_the_process_was_stopped_counts_as_the_others():
@@ -261,6 +282,19 @@ def test_a_result_says_in_what_it_differs_from_its_recipe(small, tmp_path):
     assert tables.marks(found) == ["cut"]
     changed = {"cut": False, "refit": [7, "sleep"], "config": found["config"] | {"step": 0.1, "epochs": 3}}
     assert tables.marks(found | changed) == ["step 0.1", "refit 7 sleep"]
+
+
+def test_a_result_says_what_it_lacks(small, monkeypatch, tmp_path):
+    result = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
+    assert tables.marks(result) == []
+    newer = dataclasses.replace(
+        small,
+        config=dataclasses.replace(small.config, phi_schedule="cosine"),
+        question=dataclasses.replace(small.question, ais=10),
+    )
+    only(monkeypatch, newer)
+    del result["config"]["phi_schedule"]  # as before there was such a setting
+    assert tables.marks(result) == ["not annealed", "phi_schedule constant"]
 
 
 def test_a_row_with_the_recommended_settings_is_filed_apart(small, tmp_path):

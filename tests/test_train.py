@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from doubly import config
 from doubly.data import load
 from doubly.errors import Diverged, UserError
 from doubly.evaluate import refit
-from doubly.inference import NAIS, Scored, Scoring, score
+from doubly.inference import NAIS, Marginal, Scored, Scoring, score
 from doubly.model import Chain
 from doubly.priors import Flat, Normal
 from doubly.samplers import SGNHT, Adam
@@ -24,6 +25,19 @@ from doubly.train import Method, State, fit, init, mover, rows_at, step
 
 def score_rows(method: Method, theta: Tensor, phi: Tensor, x: Tensor, draws: int) -> Scored:
     return score(method.model, theta, method.proposal, phi, x, Scoring(draws=draws))
+
+
+class Told(NAIS):
+    """Validation by numbers that are given, the last of them for ever."""
+
+    scores: Iterator[float]
+
+    def __init__(self, scores: list[float]):
+        super().__init__()
+        object.__setattr__(self, "scores", iter([*scores, *[scores[-1]] * 100]))
+
+    def validate(self, model, theta, proposal, phi, x, draws, rng):
+        return Marginal(torch.full((len(x),), float(next(self.scores))), torch.ones(len(x)))
 
 
 def method(n_visible: int = 4, hidden: tuple[int, ...] = (3,), **fields) -> Method:
@@ -320,6 +334,15 @@ def test_warming_up_is_adam_and_then_the_sampler_starts_where_it_got():
     assert kinds == ["AdamState", "SGNHTState", "SGNHTState", "SGNHTState"]
     torch.testing.assert_close(state.theta.theta, handed_over, rtol=1e-3, atol=1e-4)  # so small a step stays there
     assert not torch.equal(state.theta.theta, handed_over)
+
+
+def test_waiting_starts_anew_when_warming_up_is_over():
+    """Samples are noisier than the mode that they start from: they are waited for by their own validation."""
+    chosen = method(warmup=4, min_epochs=0, patience=3, epochs=40, collect=1, estimator=Told([9, 9, 9, 9, 1, 2, 3]))
+    state, records, _ = run(chosen, rows(20), rows(5))
+    # the best are 1, 2 and 3, in epochs 5 to 7, then 3 again: levelled off in epoch 10
+    assert state.began == 10
+    assert [record.valid for record in records][:8] == [9, 9, 9, 9, 1, 2, 3, 3]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

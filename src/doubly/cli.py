@@ -323,7 +323,7 @@ class Reproduce:
     budget: str = ""
     """The time that all of it may take, as in 2h or 90m: training is cut in time for scoring, and that is said."""
     recommended: bool = False
-    """With the preset `recommended` in place of the paper's settings; the result is filed apart."""
+    """With the settings that were found to be better than the paper's; the result is filed apart."""
     anneal: bool = False
     """Add to a row that is there what annealing says of its test rows; its value stays as it is."""
     results: str = "results"
@@ -361,7 +361,8 @@ class Reproduce:
         if self.json:
             print(json.dumps(_no_nan(found)))
             return
-        said = f" ({', '.join(marks)})" if (marks := tables.marks(found)) else ""
+        second = [f"annealed {annealed}"] if (annealed := tables.annealed(found)) else []
+        said = f" ({', '.join(marks)})" if (marks := [*second, *tables.marks(found)]) else ""
         print(
             f"{found['label']}: {found['log_likelihood']:.2f} ± {found['stderr']:.2f}{said}, published "
             f"{found['published']}, {found['hours']:.2f} hours; see {self.page}"
@@ -450,7 +451,7 @@ def _verdict(facts: dict[str, Any], input: str | None) -> str:
     if facts["unreliable"]:
         lines.append(
             f"warning: {facts['unreliable']} of {facts['n']} rows have k̂ > 0.7: their draws miss much of p(z|x); "
-            "take more --draws or a longer --refit"
+            "take more --draws or a longer --refit, or anneal them (--ais 1000)"
         )
     if "annealed" in facts:
         opinion = facts["annealed"]

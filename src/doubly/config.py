@@ -260,8 +260,7 @@ class Question:
     ais: int = 0
     """Temperatures of annealed importance sampling, a second opinion that needs no proposal; 0 asks for none…"""
     ais_rows: int = 100
-    """…on the first so many rows, and on as many (at most 100) drawn from the model, where bounds from both sides tell
-    the gap…"""
+    """…on the first so many rows, and for bounds from both sides on as many, at most 100, drawn from the model…"""
     ais_chains: int = 16
     """…with so many chains for each row."""
     memory: float = 128.0

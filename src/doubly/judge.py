@@ -57,9 +57,8 @@ def evaluate(
         chains = [run.posterior(**options) for run in runs]
         posterior = dataclasses.replace(chains[0], others=chains[1:])
         how = Scoring(question.draws, question.adaptive, memory=question.memory, seed=question.seed)
-        second = (
-            _second_opinion(question, posterior, rows) if question.ais else None
-        )  # first, since it is kept for good
+        # annealing first: what it finds is on the shelf until scoring, which goes on where it was stopped, is over
+        second = _second_opinion(question, posterior, rows) if question.ais else None
         scored = posterior.score(rows, question.of, how, question.samples)
     facts = _facts(question, posterior, data if x is None else None, rows, scored)
     if second:
@@ -74,8 +73,12 @@ def anneal(path: str | Path, quiet: bool = False, **fields: Any) -> dict[str, An
     """What annealing alone says of held-out rows; the other arguments are the fields of `Question`."""
     question, run = Question(**fields), Run(path)
     _check_annealing(question, [run])
+    rows = run.data().split(question.split)
     with _at_work(question, run, quiet) as options:
-        return _annealed(*_second_opinion(question, run.posterior(**options), run.data().split(question.split)))
+        posterior = run.posterior(**options)
+        found = _annealed(*_second_opinion(question, posterior, rows))
+    posterior.tidy()
+    return found
 
 
 def compare(paths: Sequence[str | Path], quiet: bool = False, **fields: Any) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from doubly.inference import (
     Annealing,
     Gap,
     Marginal,
+    Mean,
     Scored,
     Scoring,
     Tally,
@@ -150,10 +151,14 @@ class Posterior:
             whose = f" (member {i + 1} of {len(members)})" if len(members) > 1 else ""
             phi = self._proposal(member, whose)
             scores.append(self._score(member.theta, phi, rows, dataclasses.replace(how, member=i), whose))
+        self.tidy()
+        return ensemble(scores)
+
+    def tidy(self) -> None:
+        """Take off the shelf what is finished and has been handed over."""
         for name in self._finished:
             self.shelf.drop(name)
         self._finished.clear()
-        return ensemble(scores)
 
     def anneal(
         self,
@@ -163,29 +168,36 @@ class Posterior:
         samples: int | None = None,
         seed: int = 0,
     ) -> Marginal:
-        """log p(x) by annealed importance sampling; rows that are done are kept for the next time."""
+        """log p(x) by annealed importance sampling; rows that are done stay on the shelf until `tidy`."""
         theta, rows = self._annealable(how, of, samples), self._rows(x)
         if rows.isnan().any():
             raise UserError(
                 "annealing needs complete rows, and some have holes: leave --ais out, or fill them in first"
             )
         name = f"evaluations/annealed-{_digest(theta, rows)}-{_digest_text(repr((how, seed)))}"
-        found = self.shelf.get(name) or {}
-        for block in rows.split(ANNEALED)[math.ceil(len(found.get("effective", ())) / ANNEALED) :]:
-            first = len(found.get("effective", ()))
-            last = first + len(block)
+        self._finished.append(name)
+        found = self.shelf.get(name) or {"log_likelihood": torch.zeros(0), "effective": torch.zeros(0)}
+        while (first := len(found["effective"])) < len(rows):
+            block = rows[first : first + ANNEALED].float()
             rng = generator(theta.device, seed, "annealing", first)
-            progress = self._annealing(f"annealing rows {first + 1} to {last} of {len(rows)}")
-            done = how.log_marginal(self.model, theta, block.float(), rng, progress)._asdict()
-            found = {key: torch.cat([found[key], value]) if found else value for key, value in done.items()}
+            progress = self._annealing(f"annealing rows {first + 1} to {first + len(block)} of {len(rows)}")
+            done = how.log_marginal(self.model, theta, block, rng, progress)._asdict()
+            found = {key: torch.cat([found[key].to(value), value]) for key, value in done.items()}
             self.shelf.put(name, found)
         return Marginal(**found)
 
     def annealing_gap(self, n: int, how: Annealing, of: Of = "mean", samples: int | None = None, seed: int = 0) -> Gap:
-        """Both bounds of annealed importance sampling for n rows drawn from the model."""
+        """Both bounds of annealed importance sampling for n rows drawn from the model; on the shelf until `tidy`."""
         theta = self._annealable(how, of, samples)
+        name = f"evaluations/gap-{_digest(theta)}-{_digest_text(repr((how, seed, n)))}"
+        self._finished.append(name)
+        if (kept := self.shelf.get(name)) is not None:
+            return Gap(*(Mean(mean, None if math.isnan(error) else error) for mean, error in kept["gap"].tolist()))
         rng = generator(theta.device, seed, "annealing gap")
-        return how.gap(self.model, theta, n, rng, self._annealing("annealing rows of the model, both ways"))
+        found = how.gap(self.model, theta, n, rng, self._annealing("annealing rows of the model, both ways"))
+        rows = [[each.mean, math.nan if each.stderr is None else each.stderr] for each in found]
+        self.shelf.put(name, {"gap": torch.tensor(rows, dtype=torch.float64)})
+        return found
 
     def _annealable(self, how: Annealing, of: Of, samples: int | None) -> Tensor:
         (member,) = self._members(of, samples)  # one set of weights: an ensemble has no single posterior of z

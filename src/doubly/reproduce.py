@@ -60,8 +60,10 @@ def reproduce(
         if budget is not None:
             question = dataclasses.replace(question, draws=_draws_until(began + budget, run, question))
         facts = evaluate(run.path, quiet=quiet, **vars(question)).facts
+    file = Path(results) / f"{title}.json"
     result = _result(recipe, run, facts) | {"commit": commit}
-    _file(Path(results) / f"{title}.json", result)
+    result["annealed"] = result["annealed"] or _annealed_before(file, result)
+    _file(file, result)
     (run.path / SCORING).unlink()
     return result
 
@@ -78,20 +80,28 @@ def add_annealed(
     """Anneal the rows of a row's result, whose value stays as it is, and write what comes of it beside that."""
     recipe, title = _row(name, recommended, seed)
     file, folder = Path(results) / f"{title}.json", Path(runs) / title
+    if recipe.question.ais:
+        raise UserError(f"{name} is annealed as it is made: leave --anneal out")
     if not file.exists():
         raise UserError(f"there is no {file} to add to: make the row first, without --anneal")
+    if not (folder / "config.json").exists():
+        raise UserError(f"the run behind {file} is not in {folder}: make the row anew, without --anneal")
     result, run = json.loads(file.read_text()), Run(folder)
-    if (there := len(run.metrics())) != result["epochs"]:
-        raise UserError(
-            f"{file} is of {result['epochs']} epochs, but {folder} has gone on to {there}: make the row anew first"
-        )
-    asked = dataclasses.replace(recipe.question, ais=TEMPERATURES, ais_chains=1, ais_rows=ALL, threads=threads)
-    started = time.monotonic()
-    found = anneal(folder, quiet, **vars(asked))
-    hours = (time.monotonic() - started) / 3600
-    result["annealed"] = {"temperatures": asked.ais, "chains": asked.ais_chains, "hours": hours} | found
+    there = [len(run.metrics()), run.data_digest, _plain(dataclasses.asdict(run.config))]
+    if there != [result["epochs"], result["data_sha256"], _plain(result["config"])]:
+        raise UserError(f"{file} is not of {folder} as it is now: make the row anew first, without --anneal")
+    asked = dataclasses.replace(
+        recipe.question, ais=TEMPERATURES, ais_chains=1, ais_rows=ALL, threads=threads, seed=seed
+    )
+    result["annealed"] = {"temperatures": asked.ais, "chains": 1} | anneal(folder, quiet, **vars(asked))
     _file(file, result)
     return result
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    """Settings to compare: as JSON has them, with those that came to be later, and without what a run may differ in."""
+    found = dataclasses.asdict(Config()) | config
+    return {name: value for name, value in json.loads(json.dumps(found)).items() if name not in FREE}
 
 
 def _row(name: str, recommended: bool, seed: int) -> tuple[Recipe, str]:
@@ -101,6 +111,13 @@ def _row(name: str, recommended: bool, seed: int) -> tuple[Recipe, str]:
         raise UserError(f"no recipe is called {name!r}; there are: {', '.join(known)}")
     recipe = with_recommended(known[name]) if recommended else known[name]
     return recipe, "-".join([name, *["recommended"] * recommended, *[f"seed-{seed}"] * (seed != 0)])
+
+
+def _annealed_before(file: Path, result: dict[str, Any]) -> dict[str, Any] | None:
+    """What annealing has said of the same weights."""
+    before = json.loads(file.read_text()) if file.exists() else {}
+    same = all(before.get(name) == result[name] for name in ("epochs", "steps", "data_sha256"))
+    return before.get("annealed") if same and _plain(before["config"]) == _plain(result["config"]) else None
 
 
 def _file(file: Path, result: dict[str, Any]) -> None:
@@ -192,13 +209,19 @@ def _seconds_of_annealing(run: Run, question: Question) -> float:
     """How long annealing takes, if it is asked for: by a few rows and temperatures."""
     if not question.ais:
         return 0.0
-    rows, few = run.data().valid[:FEW_ROWS], max(1, question.ais // 50)
+    data, few = run.data(), max(1, question.ais // 50)
+    rows, scored = data.valid[:FEW_ROWS], min(question.ais_rows, len(data.split(question.split)))
     posterior = dataclasses.replace(run.posterior(), shelf=Nowhere())
-    started = time.monotonic()
+
+    def trial(temperatures: int) -> float:
+        started = time.monotonic()
+        posterior.anneal(rows, Annealing(temperatures, question.ais_chains), "last")
+        return time.monotonic() - started
+
     with use_threads(question.threads or run.config.threads):
-        posterior.anneal(rows, Annealing(few, question.ais_chains), "last")
-    all_rows = min(question.ais_rows, len(run.data().split(question.split))) + 2 * GAP_ROWS
-    return (time.monotonic() - started) * question.ais / few * all_rows / len(rows)
+        trial(1)  # loads what has to be loaded once
+        took = trial(few)
+    return took * question.ais / few * (scored + 2 * min(scored, GAP_ROWS)) / len(rows)
 
 
 def _trial(run: Run, question: Question, draws: int, passes: int = 0) -> float:
@@ -241,7 +264,7 @@ def _result(recipe: Recipe, run: Run, facts: dict[str, Any]) -> dict[str, Any]:
         "draw_error": facts["draw_error"],
         "of": facts["of"],
         "draws": facts["draws"],
-        "draws_of_the_paper": recipe.question.draws,
+        "draws_of_the_recipe": recipe.question.draws,
         "refit": recipe.refit,
         "effective": facts["ess"],
         "unreliable_share": facts["unreliable"] / facts["n"],
@@ -272,11 +295,11 @@ def _training(metrics: list[dict[str, Any]]) -> float:
 
 def _hurried(method: Method, metrics: list[dict[str, Any]], n_data: int) -> bool:
     """Whether waiting ended, to collect or for good, before validation had levelled off or its time was over."""
-    waiting = [record for record in metrics if record["phase"] == "burn-in"]
+    waiting = [record for record in metrics if record["phase"] == "burn-in" and record["epoch"] > method.warmup]
     if not waiting:
-        return latest_start(method, n_data) > 0
+        return latest_start(method, n_data) > method.warmup
     last, best = waiting[-1]["epoch"], max(waiting, key=lambda record: record["valid"])["epoch"]
-    levelled = last - max(best, method.min_epochs, method.warmup) >= method.patience
+    levelled = last - max(best, method.min_epochs) >= method.patience
     return not levelled and last < latest_start(method, n_data)
 
 

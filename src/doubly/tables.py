@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from doubly.config import Config
 from doubly.errors import UserError
 from doubly.progress import span
 from doubly.recipes import FREE, Recipe, recipes, with_recommended
@@ -65,15 +66,16 @@ def marks(result: dict[str, Any]) -> list[str]:
         "cut": cut,
         f"seed {result['seed']}": result["seed"],
         f"by K draws {by_draws:.2f}": by_draws != result["log_likelihood"],
+        "not annealed": recipe.question.ais and not result.get("annealed"),
     }
-    here, there = result["config"], dataclasses.asdict(config)
+    here, there = dataclasses.asdict(Config()) | result["config"], dataclasses.asdict(config)
     if config.hidden:  # else there is no proposal to fit
         here = here | {"refit": result["refit"]}
         there = there | {"refit": recipe.refit}
     other = [
         f"{name} {_written(here[name])}"
         for name, value in there.items()
-        if name not in (*FREE, "seed") and name in here and _written(here[name]) != _written(value)
+        if name not in (*FREE, "seed") and _written(here[name]) != _written(value)
     ]
     return [*(word for word, true in said.items() if true), *other]
 
@@ -90,12 +92,13 @@ def _line(recipe: Recipe, result: dict[str, Any] | None) -> str:
     difference = "" if recipe.bound else f"{result['log_likelihood'] - recipe.published:+.2f}"
     return (
         f"| {recipe.label} | `{recipe.name}` | {published} | {result['log_likelihood']:.2f} ± {result['stderr']:.2f} | "
-        f"{difference} | {_annealed(result)} | {result['samples']} | {result['draws']:,} | "
+        f"{difference} | {annealed(result)} | {result['samples']} | {result['draws']:,} | "
         f"{result['unreliable_share']:.0%} | {result['hours']:.2f} | {', '.join(marks(result))} |"
     )
 
 
-def _annealed(result: dict[str, Any]) -> str:
+def annealed(result: dict[str, Any]) -> str:
+    """What annealing says, if it was asked, and how far apart its bounds are on rows of the model."""
     if not (found := result.get("annealed")):
         return ""
     return f"{found['log_likelihood']:.2f} ± {found['stderr']:.2f} ({found['gap_on_simulated_rows']:.2f})"
@@ -108,6 +111,7 @@ def listing(results: str | Path) -> str:
         lines.append(f"{name:32}{recipe.published:8.2f}  {recipe.label}{' (a bound)' * recipe.bound}")
         for mine in (result for result in found.values() if result["name"] == name):
             value = f"{mine['log_likelihood']:.2f} ± {mine['stderr']:.2f}"
-            said = ", ".join([f"in {span(3600 * mine['hours'])}", *marks(mine)])
+            second = [f"annealed {said}"] if (said := annealed(mine)) else []
+            said = ", ".join([f"in {span(3600 * mine['hours'])}", *second, *marks(mine)])
             lines.append(f"{'':32}{value:>16}  {said}")
     return "\n".join(lines)

@@ -372,8 +372,8 @@ def _end_epoch(method: Method, state: State, valid: Tensor, n_data: int) -> tupl
         norms=_norms(method.model, theta),
         predicted=_predicted(method, theta),
     )
-    if epoch == method.warmup:
-        state = state._replace(theta=method.sampler.init(theta, state.rng))
+    if epoch == method.warmup:  # a mode's score is no mark for single draws to reach
+        state = state._replace(theta=method.sampler.init(theta, state.rng), best=-math.inf)
     return state._replace(epoch=epoch, batch=0), record
 
 

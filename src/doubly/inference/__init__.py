@@ -1,6 +1,6 @@
 """Hidden variables: draws, weights, and the gradients estimated with them."""
 
-from doubly.inference.annealing import Annealing, Gap
+from doubly.inference.annealing import Annealing, Gap, Mean
 from doubly.inference.draws import Draws, Marginal, choose, is_exact, join, normalised, pick, propose, weigh
 from doubly.inference.estimator import Estimate, Estimator
 from doubly.inference.gibbs import Gibbs
@@ -25,6 +25,7 @@ __all__ = [
     "Gap",
     "Gibbs",
     "Marginal",
+    "Mean",
     "Memory",
     "Objective",
     "Scored",

@@ -37,7 +37,7 @@ class Gibbs(Estimator):
     sweeps: int = 1
     """Sweeps before each gradient for theta."""
     valid_rows: int = 200
-    """Rows, evenly spaced, by which an epoch is validated."""
+    """At most so many rows, evenly spaced, by which an epoch is validated."""
 
     def __post_init__(self) -> None:
         for name in ("draws", "sweeps", "valid_rows"):

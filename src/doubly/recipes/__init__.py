@@ -1,7 +1,8 @@
 """Recipes for the rows of the paper's tables: settings, how a row is scored, and the number that was published.
 
 A file for each table: [all] has the settings of all its rows, [score] how they are scored, [recommended] where they
-differ from the preset `recommended` if they are made with that, and [rows.NAME] each row, with any of these of its own.
+differ from RECOMMENDED below if they are made with those, [presets.NAME] what holds for the rows of one preset, and
+[rows.NAME] each row, with any of these of its own.
 """
 
 import dataclasses
@@ -14,7 +15,8 @@ from doubly.config import PRESETS, Config, Question, preset
 from doubly.errors import UserError
 from doubly.inference import OBJECTIVES
 
-# what the recommended settings start from: of autoencoders, a recipe has them all
+# what the recommended settings start from: of autoencoders, a recipe has them all; those of Gibbs chains were tried on
+# MNIST, SBN 200 (docs/study.md)
 RECOMMENDED: dict[str, dict[str, Any]] = {
     "dsgnht-nais": PRESETS["recommended"][1],
     "dsgnht-vae": {},
@@ -45,7 +47,7 @@ class Recipe:
     config: Config
     question: Question
     better: dict[str, Any] = field(default_factory=dict)
-    """What differs from the preset `recommended` where this row is made with that."""
+    """Where the recommended settings of this row differ from those that RECOMMENDED has for its preset."""
 
     @property
     def refit(self) -> list[Any]:
@@ -70,10 +72,11 @@ def recipes() -> dict[str, Recipe]:
 
 
 def _recipe(name: str, table: dict[str, Any], row: dict[str, Any]) -> Recipe:
-    score = table.get("score", {}) | row.pop("score", {})
     label, published, bound = row.pop("label"), row.pop("published"), row.pop("bound", False)
-    base, better = row.pop("preset"), table.get("recommended", {}) | row.pop("recommended", {})
-    config = preset(base, **(table["all"] | row))
+    base = row.pop("preset")
+    kin = dict(table.get("presets", {}).get(base, {}))
+    score, better = (table.get(name, {}) | kin.pop(name, {}) | row.pop(name, {}) for name in ("score", "recommended"))
+    config = preset(base, **(table["all"] | kin | row))
     return Recipe(name, table["title"], label, published, bound, base, config, Question(**score), better)
 
 
@@ -81,7 +84,7 @@ def with_recommended(recipe: Recipe) -> Recipe:
     """The same row with the settings that were found to be better than the paper's."""
     if recipe.preset not in RECOMMENDED:
         raise UserError(
-            f"the recommended settings are for rows of {' and '.join(RECOMMENDED)}; {recipe.name} is one of "
+            f"the recommended settings are for rows of {', '.join(RECOMMENDED)}; {recipe.name} is one of "
             f"{recipe.preset}"
         )
     config = dataclasses.replace(recipe.config, **(RECOMMENDED[recipe.preset] | recipe.better))

@@ -116,7 +116,8 @@ def _count(n: int, noun: str) -> str:
 
 def _best(metrics: list[dict[str, Any]], config: Config) -> Result:
     best = max(metrics, key=lambda record: record["valid"])
-    draws = f", K={config.valid_draws}" if config.hidden else ""
+    how = "annealed, T" if config.estimator.startswith("gibbs") else "K"
+    draws = f", {how}={config.valid_draws}" if config.hidden else ""
     name = "best validation log-likelihood"
     return Result(name, f"{best['valid']:.2f}", f"{best['valid_stderr']:.2f}", f"epoch {best['epoch']}{draws}")
 
