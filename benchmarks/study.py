@@ -33,8 +33,8 @@ class Setting(NamedTuple):
     """Data and chain of a study, and how long its runs are."""
 
     base: Settings
-    batches: int
-    """Mini-batches of 100 rows in an epoch."""
+    rows: int
+    """To train on, in mini-batches of 100 unless a variant says otherwise."""
     steps: int
     """Of the sampler, in all; the last third of them are collected from."""
     variants: tuple[str, ...]
@@ -44,22 +44,32 @@ class Setting(NamedTuple):
 STUDIES = {
     "digits": Setting(
         {"hidden": (100,), "step": 0.02, "phi_step": 1e-3},
-        12,
+        1197,
         12_000,
         (
-            *("paper", "long", "quicker", "quicker-fresh", "fresh-draws-20", "fresh", "fresh-long", "fresh-wide"),
-            *("fresh-wide-long", "fresh-normal", "fresh-wider-long", "fresh-wide-longer", "split", "quick", "warm"),
+            *("paper", "long", "quicker", "quicker-fresh", "fresh-draws-20", "fresh", "fresh-long"),
+            *(
+                "fresh-batch-33",
+                "fresh-wide",
+                "fresh-wide-long",
+                "fresh-normal",
+                "fresh-wider-long",
+                "fresh-wide-longer",
+                "split",
+                "quick",
+                "warm",
+            ),
             *("falling", "wake-sleep", "draws-10", "gibbs", "rws"),
         ),
     ),
     "caltech-silhouettes": Setting(
         {"hidden": (200, 200), "step": 0.01},
-        41,
+        4100,
         12_300,
         (
             *("paper", "long", "longest", "shared", "phi-long", "phi-longer", "quicker", "phi-quicker"),
             *("quicker-fresh", "quicker-wide", "quicker-draws-10", "fresh-draws-10", "fresh-draws-20"),
-            *("fresh-draws-50", "fresh-dreams", "fresh-phi-2", "fresh-wide-long", "rws"),
+            *("fresh-draws-50", "fresh-batch-33", "fresh-dreams", "fresh-phi-2", "fresh-wide-long", "rws"),
         ),
     ),
 }
@@ -83,6 +93,7 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
     "fresh-draws-10": ("quicker-fresh, ten draws", QUICK | FRESH | {"draws": 10}),
     "fresh-draws-20": ("quicker-fresh, twenty draws", QUICK | FRESH | {"draws": 20}),
     "fresh-draws-50": ("quicker-fresh, fifty draws", QUICK | FRESH | {"draws": 50}),
+    "fresh-batch-33": ("fresh-draws-20, mini-batches of 33 rows", QUICK | FRESH | {"draws": 20, "batch": 33}),
     "fresh-dreams": (
         "fresh-draws-20, proposal by wake and sleep",
         QUICK | FRESH | {"draws": 20, "objective": "wake-sleep"},
@@ -117,7 +128,7 @@ def fields(data: str, name: str, seed: int) -> Settings:
         chosen["step"] = changes["step"] * study.base["step"]  # in units of the paper's
     if chosen["preset"] != "dsgnht-nais":
         chosen = {"preset": chosen["preset"], "theta_steps": 1} | {"hidden": study.base["hidden"]}
-    epochs = study.steps // (study.batches * chosen["theta_steps"])
+    epochs = study.steps // (math.ceil(study.rows / chosen.get("batch", 100)) * chosen["theta_steps"])
     if "warmup" in chosen:
         chosen["warmup"] = round(chosen["warmup"] * epochs)
     collect = epochs // 3
