@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from doubly import Chain, UserError
-from doubly.inference import NAIS, Estimate, Objective, Visit, Wanted, log_marginal
+from doubly.inference import NAIS, OBJECTIVES, Estimate, Visit, Wanted, log_marginal
 from doubly.inference.draws import survivors
-from doubly.inference.objectives import Climb, Round
 from doubly.inference.scoring import BYTES_PER_CELL
 from doubly.kernels import linear
 from doubly.kernels.weights import fused_summary, plain_summary
@@ -229,8 +228,8 @@ def test_survivors_are_refused_where_the_way_back_is_another():
     """With another objective, with holes, and where nothing is hidden: before training starts."""
     model, _, proposal, _ = pair((3,))
     NAIS(5, survivors=2).check(model, proposal)
-    with pytest.raises(UserError, match="need the objective wake: leave them out"):
-        NAIS(5, Traced(), survivors=2).check(model, proposal)
+    with pytest.raises(UserError, match="need the objective wake, sleep or wake-sleep: leave them out"):
+        NAIS(5, OBJECTIVES["vimco"](), survivors=2).check(model, proposal)
     masked = Chain.build_proposal("sbn", data=4, hidden=(3,), masked=True)
     with pytest.raises(UserError, match="need complete rows"):
         NAIS(5, survivors=2).check(model, masked)
@@ -290,17 +289,14 @@ def test_wanted_gradients_agree(hidden: tuple[int, ...]):
         assert one.stats == found["both"].stats
 
 
-class Traced(Objective):
-    """Wake, without saying that it is that, so that autograd has to find its gradient."""
-
-    def __call__(self, round: Round) -> Climb:
-        return Climb((round.weight * round.draws.log_q).sum(0), round.visit.memory)
+PLAIN = {name: objective for name, objective in OBJECTIVES.items() if objective.plain}
 
 
 @pytest.mark.parametrize("kernels", ["plain", "fused", "alike"])
+@pytest.mark.parametrize("objective", PLAIN.values(), ids=PLAIN)
 @pytest.mark.parametrize("wanted", ["both", "theta", "phi"])
 @pytest.mark.parametrize("names", ["sbn", "darn", "nade", "sbn,darn,nade", "mlp:widths=3"])
-def test_without_a_graph_all_is_the_same(names: str, wanted: Wanted, kernels: str, monkeypatch):
+def test_without_a_graph_all_is_the_same(names: str, wanted: Wanted, objective: type, kernels: str, monkeypatch):
     """The same draws and, but for rounding, the same gradients as by autograd, also where draws count as alike."""
     monkeypatch.setenv("DOUBLY_KERNELS", "0" if kernels == "plain" else "1")
     if kernels == "alike":
@@ -312,8 +308,9 @@ def test_without_a_graph_all_is_the_same(names: str, wanted: Wanted, kernels: st
     theta, phi = torch.randn(model.size, generator=rng), torch.randn(proposal.size, generator=rng)
     x = (torch.rand(7, 20, generator=rng) < 0.5).float()
     given = model, theta, proposal, phi, x, torch.arange(7)
-    found = NAIS(5)(Visit(*given, {}, torch.Generator().manual_seed(1)), wanted)
-    other = NAIS(5, Traced())(Visit(*given, {}, torch.Generator().manual_seed(1)), "both")
+    found = NAIS(5, objective())(Visit(*given, {}, torch.Generator().manual_seed(1)), wanted)
+    traced = type("Traced", (objective,), {"plain": False})  # so that autograd has to find its gradient
+    other = NAIS(5, traced())(Visit(*given, {}, torch.Generator().manual_seed(1)), "both")
     if wanted != "phi":
         torch.testing.assert_close(found.theta_grad, other.theta_grad, rtol=1e-4, atol=1e-5)
     if wanted != "theta":

@@ -8,7 +8,7 @@ from torch import Tensor
 from doubly.errors import UserError
 from doubly.inference.draws import Draws, propose, survivors
 from doubly.inference.estimator import Estimate, Estimator
-from doubly.inference.objectives import Objective, Round, Wake
+from doubly.inference.objectives import Objective, Round, Wake, dream
 from doubly.inference.visit import Memory, Visit, Wanted
 from doubly.kernels.weights import summarise
 from doubly.model import Chain
@@ -43,7 +43,7 @@ class NAIS(Estimator):
         needs = {
             "hidden layers": bool(proposal.layers),
             "complete rows": not proposal.masked,
-            "the objective wake": self.objective.plain,
+            "the objective wake, sleep or wake-sleep": self.objective.plain,
         }
         missing = [what for what, given in needs.items() if not given]
         if self.survivors and missing:
@@ -80,22 +80,24 @@ class NAIS(Estimator):
     def _directly(self, visit: Visit, wanted: Wanted) -> Estimate:
         """The same without a graph: where both gradients are weighted sums, layers know the way back by themselves."""
         model, theta, proposal, phi, x, _, memory, rng = visit
-        theta, phi, of_theta, of_phi = theta.detach(), phi.detach(), wanted != "phi", wanted != "theta"
-        q = proposal.track_draw(phi, x, rng, self.draws, back=of_phi and not self.survivors)
+        theta, phi, asleep = theta.detach(), phi.detach(), self.objective.dreams
+        of_theta, of_phi, of_draws = wanted != "phi", wanted != "theta", wanted != "theta" and asleep < 1
+        q = proposal.track_draw(phi, x, rng, self.draws, back=of_draws and not self.survivors)
         p = model.track(theta, (x, *q.values[::-1]), back=of_theta and not self.survivors)
         weight, train, effective = summarise(p.log_prob, q.log_prob)
         if self.survivors:
             draw, row, weight = survivors(weight, self.survivors, rng)
             given, hidden = x[row], tuple(value[draw, row] for value in q.values)
-            q = proposal.track(phi, hidden, given) if of_phi else q
+            q = proposal.track(phi, hidden, given) if of_draws else q
             p = model.track(theta, (given, *hidden[::-1])) if of_theta else p
         share = weight / len(x)
-        return Estimate(
-            p.pull(share) if of_theta else theta.new_zeros(0),
-            q.pull(share) if of_phi else phi.new_zeros(0),
-            memory,
-            {"train": train, "effective": effective},
-        )
+        theta_grad = p.pull(share) if of_theta else theta.new_zeros(0)
+        phi_grad = q.pull((1 - asleep) * share) if of_draws else torch.zeros_like(phi) if of_phi else phi.new_zeros(0)
+        if of_phi and asleep:
+            dreamt, *hidden = dream(visit)
+            of_dreams = proposal.track(phi, tuple(hidden[::-1]), dreamt)
+            phi_grad += of_dreams.pull(phi.new_full((len(x),), asleep / len(x)))
+        return Estimate(theta_grad, phi_grad, memory, {"train": train, "effective": effective})
 
 
 def _gradients(

@@ -16,7 +16,7 @@ from torch import Tensor
 from doubly.errors import UserError
 from doubly.inference.draws import Draws, log_mean_weight
 from doubly.inference.visit import Memory, Visit
-from doubly.model import Chain
+from doubly.model import Chain, Values
 from doubly.registry import Registry
 from doubly.samplers import Adam
 from doubly.samplers.adam import AdamState
@@ -47,7 +47,10 @@ class Objective(ABC):
     weighted: ClassVar[bool] = False
     """Whether the weights alone say what the draws stand for, so that not all of them must be the proposal's own."""
     plain: ClassVar[bool] = False
-    """Whether it is sum_s w_s log q(z_s | x) and nothing else, whose gradient needs no graph."""
+    """Whether it is sum_s w_s log q(z_s | x) of the draws, log q(z | x) of dreams, or both, and nothing else: its
+    gradient needs no graph."""
+    dreams: ClassVar[float] = 0.0
+    """The share of the dreams in that."""
     bound: ClassVar[bool] = False
     """Whether it is the log mean weight, whose gradient for theta is the weighted one: one way back serves both. An
     objective that inherits from such a one and climbs something else has to take this back."""
@@ -93,13 +96,21 @@ class Sleep(Objective):
     """
 
     weighted = True
+    plain = True
+    dreams = 1.0
 
     def __call__(self, round: Round) -> Climb:
         at = round.visit
-        x, *hidden = at.model.sample(at.theta.detach(), len(at.x), at.rng)
-        if at.proposal.masked:  # dreams have the holes of the rows
-            x = x.masked_fill(at.x.isnan(), math.nan)
+        x, *hidden = dream(at)
         return Climb(at.proposal.log_prob(at.phi, tuple(hidden[::-1]), x), at.memory)
+
+
+def dream(visit: Visit) -> Values:
+    """As many rows as are visited, with their hidden values, drawn from the model."""
+    x, *hidden = visit.model.sample(visit.theta.detach(), len(visit.x), visit.rng)
+    if visit.proposal.masked:  # dreams have the holes of the rows
+        x = x.masked_fill(visit.x.isnan(), math.nan)
+    return x, *hidden
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,8 @@ class WakeSleep(Objective):
     """Wake and sleep in equal parts."""
 
     weighted = True
+    plain = True
+    dreams = 0.5
 
     def __call__(self, round: Round) -> Climb:
         return Climb((Wake()(round).rows + Sleep()(round).rows) / 2, round.visit.memory)
