@@ -94,8 +94,8 @@ class NAIS(Estimator):
         theta_grad = p.pull(share) if of_theta else theta.new_zeros(0)
         phi_grad = q.pull((1 - asleep) * share) if of_draws else torch.zeros_like(phi) if of_phi else phi.new_zeros(0)
         if of_phi and asleep:
-            dreamt, *hidden = dream(visit)
-            of_dreams = proposal.track(phi, tuple(hidden[::-1]), dreamt)
+            dreamt, *behind = dream(visit)
+            of_dreams = proposal.track(phi, tuple(behind[::-1]), dreamt)
             phi_grad += of_dreams.pull(phi.new_full((len(x),), asleep / len(x)))
         return Estimate(theta_grad, phi_grad, memory, {"train": train, "effective": effective})
 
