@@ -19,11 +19,13 @@ import torch
 import doubly
 from doubly.data import load
 from doubly.errors import Diverged
+from doubly.posterior import Posterior
 from results import Table, about, put
 
 STORES = Path(__file__).with_name("study")
 PAGE = Path(__file__).parents[1] / "docs" / "study.md"
 DRAWS, REFIT_PASSES, MEMBERS = 500, 30, 5
+DREAMS = 4000  # rows drawn from the model, to see which of its units are alive
 WEIGHTS = ("last", "mean", "ensemble")
 
 Settings = dict[str, Any]
@@ -157,7 +159,15 @@ def fit(chosen: Settings) -> dict[str, Any]:
         trained = time.monotonic() - began
         posterior = run.posterior(refit_passes=REFIT_PASSES)
         valid = {of: float(posterior.log_likelihood(rows, DRAWS, of).mean()) for of in WEIGHTS}
-    return {"valid": valid, "seconds": trained}
+        alive = units_alive(posterior)
+    return {"valid": valid, "seconds": trained, "alive": alive}
+
+
+def units_alive(posterior: Posterior) -> list[int]:
+    """How many units of each hidden layer are on in 2 % to 98 % of what the mean of the weights draws."""
+    hidden = posterior.model.sample(posterior.mean(), DREAMS, torch.Generator().manual_seed(0))[1:]
+    shares = [layer.mean(0) for layer in hidden]
+    return [int(((share > 0.02) & (share < 0.98)).sum()) for share in shares]
 
 
 def study(data: str, names: list[str], seeds: int) -> None:
@@ -201,9 +211,15 @@ def table(runs: dict[str, Any]) -> Table:
         well = [run for run in mine if "valid" in run]
         cells = [over_seeds([run["valid"][of] for run in well]) if well else "diverged" for of in WEIGHTS]
         seconds = f"{np.mean([run['seconds'] for run in mine]):.0f}"
-        rows.append([f"`{name}`", what, *cells, seconds, str(len(mine))])
+        counts = [run["alive"] for run in well if "alive" in run]
+        alive = ", ".join(f"{np.mean(layer):.0f}" for layer in zip(*counts, strict=True))
+        rows.append([f"`{name}`", what, *cells, alive, seconds, str(len(mine))])
     return Table(
-        ["variant", "what it is", "last draw", "mean of weights", f"ensemble of {MEMBERS}", "seconds", "seeds"], rows
+        [
+            *("variant", "what it is", "last draw", "mean of weights", f"ensemble of {MEMBERS}"),
+            *("units alive", "seconds", "seeds"),
+        ],
+        rows,
     )
 
 
