@@ -15,8 +15,8 @@ from doubly.config import PRESETS, Config, Question, preset
 from doubly.errors import UserError
 from doubly.inference import OBJECTIVES
 
-# what the recommended settings start from: of autoencoders, a recipe has them all; those of Gibbs chains were tried on
-# MNIST, SBN 200 (docs/study.md)
+# what the recommended settings start from: of autoencoders, a recipe has them all; what those of Gibbs chains rest on is
+# in docs/study.md
 RECOMMENDED: dict[str, dict[str, Any]] = {
     "dsgnht-nais": PRESETS["recommended"][1],
     "dsgnht-vae": {},
