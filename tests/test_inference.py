@@ -12,7 +12,7 @@ its standard errors, estimated from independent repetitions.
 
 import math
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from doubly import Chain, UserError
-from doubly.inference import NAIS, OBJECTIVES, Estimate, Visit, Wanted, log_marginal
+from doubly.inference import NAIS, OBJECTIVES, Estimate, Objective, Visit, Wanted, log_marginal
 from doubly.inference.draws import survivors
 from doubly.inference.scoring import BYTES_PER_CELL
 from doubly.kernels import linear
@@ -28,6 +28,7 @@ from doubly.kernels.weights import fused_summary, plain_summary
 from exact import bits
 
 HIDDEN = [(3,), (2, 2)]
+PLAIN = {name: objective for name, objective in OBJECTIVES.items() if objective.plain}
 X = bits(4)[[3, 10, 13]]  # three different rows; every estimate is a mean over them
 each_depth = pytest.mark.parametrize("hidden", HIDDEN, ids=str)
 each_vector = pytest.mark.parametrize("vector", ["theta", "phi"])
@@ -55,9 +56,9 @@ def pair(hidden: tuple[int, ...]) -> Pair:
 
 
 def estimate(
-    given: Pair, x: Tensor, draws: int, rng: torch.Generator, wanted: Wanted = "both", survivors: int = 0
+    given: Pair, x: Tensor, draws: int, rng: torch.Generator, wanted: Wanted = "both", **options: Any
 ) -> Estimate:
-    return NAIS(draws, survivors=survivors)(Visit(*given, x, torch.arange(len(x)), {}, rng), wanted)
+    return NAIS(draws, **options)(Visit(*given, x, torch.arange(len(x)), {}, rng), wanted)
 
 
 class Row(NamedTuple):
@@ -208,8 +209,9 @@ def test_survivors_are_hit_as_often_as_their_weights_say(number: int):
     assert ((hits.mean(1) - wanted[:, 0]).abs() <= 5 * math.sqrt(0.25 / 2000)).all()
 
 
+@pytest.mark.parametrize("objective", PLAIN.values(), ids=PLAIN)
 @pytest.mark.parametrize("names", ["sbn", "darn", "nade", "mlp:widths=3"])
-def test_with_many_points_all_draws_survive(names: str):
+def test_with_many_points_all_draws_survive(names: str, objective: type[Objective]):
     """A million points give back five weights to within 1e-6 each; the gradients they weigh are below 20."""
     model, proposal = (build(names, data=8, hidden=(6, 4)) for build in (Chain.build, Chain.build_proposal))
     rng = torch.Generator().manual_seed(0)
@@ -217,7 +219,8 @@ def test_with_many_points_all_draws_survive(names: str):
     x = (torch.rand(7, 8, generator=rng) < 0.5).double()
     given = Pair(model, theta, proposal, phi)
     found, whole = (
-        estimate(given, x, 5, torch.Generator().manual_seed(1), survivors=number) for number in (1_000_000, 0)
+        estimate(given, x, 5, torch.Generator().manual_seed(1), objective=objective(), survivors=number)
+        for number in (1_000_000, 0)
     )
     torch.testing.assert_close(found.theta_grad, whole.theta_grad, rtol=0, atol=1e-4)
     torch.testing.assert_close(found.phi_grad, whole.phi_grad, rtol=0, atol=1e-4)
@@ -228,7 +231,7 @@ def test_survivors_are_refused_where_the_way_back_is_another():
     """With another objective, with holes, and where nothing is hidden: before training starts."""
     model, _, proposal, _ = pair((3,))
     NAIS(5, survivors=2).check(model, proposal)
-    with pytest.raises(UserError, match="need the objective wake, sleep or wake-sleep: leave them out"):
+    with pytest.raises(UserError, match="need the objective wake or sleep or wake-sleep: leave them out"):
         NAIS(5, OBJECTIVES["vimco"](), survivors=2).check(model, proposal)
     masked = Chain.build_proposal("sbn", data=4, hidden=(3,), masked=True)
     with pytest.raises(UserError, match="need complete rows"):
@@ -289,14 +292,13 @@ def test_wanted_gradients_agree(hidden: tuple[int, ...]):
         assert one.stats == found["both"].stats
 
 
-PLAIN = {name: objective for name, objective in OBJECTIVES.items() if objective.plain}
-
-
 @pytest.mark.parametrize("kernels", ["plain", "fused", "alike"])
 @pytest.mark.parametrize("objective", PLAIN.values(), ids=PLAIN)
 @pytest.mark.parametrize("wanted", ["both", "theta", "phi"])
 @pytest.mark.parametrize("names", ["sbn", "darn", "nade", "sbn,darn,nade", "mlp:widths=3"])
-def test_without_a_graph_all_is_the_same(names: str, wanted: Wanted, objective: type, kernels: str, monkeypatch):
+def test_without_a_graph_all_is_the_same(
+    names: str, wanted: Wanted, objective: type[Objective], kernels: str, monkeypatch
+):
     """The same draws and, but for rounding, the same gradients as by autograd, also where draws count as alike."""
     monkeypatch.setenv("DOUBLY_KERNELS", "0" if kernels == "plain" else "1")
     if kernels == "alike":

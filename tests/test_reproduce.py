@@ -12,7 +12,7 @@ from doubly import cli, judge, reproduce, tables
 from doubly.config import Facts, Question, build, preset
 from doubly.drive import fit_config
 from doubly.errors import UserError
-from doubly.recipes import Recipe, recipes, with_recommended
+from doubly.recipes import RECOMMENDED, Recipe, recipes, with_recommended
 from doubly.run import Run
 
 PAPER = {  # the rows that the method owns, and the baselines beside them
@@ -47,6 +47,15 @@ def test_a_recipe_can_be_built(name):
     assert recipe.question.draws == (1 if exact else 500 if "ade" in recipe.config.proposal
                                      else 5000 if "vae" in name else 1000 if "gibbs" in name else 100_000)  # fmt: skip
     assert (recipe.question.ais > 0) == ("gibbs" in name)
+    assert (recipe.config.schedule != "constant") == (recipe.preset in ("vae", "iwae"))
+
+
+@pytest.mark.parametrize("name", [name for name, recipe in recipes().items() if recipe.preset in RECOMMENDED])
+def test_a_recipe_with_the_recommended_settings_can_be_built(name):
+    recipe = with_recommended(recipes()[name])
+    method = build(recipe.config, Facts(784, "binary", (28, 28)))
+    assert method.theta_steps == 1
+    assert method.collect == recipes()[name].config.collect
 
 
 def only(monkeypatch, recipe: Recipe) -> None:
@@ -211,10 +220,12 @@ def test_annealing_is_added_to_a_row_whose_value_stays(small, monkeypatch, tmp_p
     assert f"annealed {annealed['log_likelihood']:.2f}" in capsys.readouterr().out
     again = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
     assert again["annealed"] == annealed, "the weights are the same"
-    result = before | {"epochs": before["epochs"] - 1}
-    (tmp_path / "results" / "small.json").write_text(json.dumps(result))
-    with pytest.raises(UserError, match=r"is not of .* as it is now"):
-        reproduce.add_annealed("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
+    for other in ({"epochs": before["epochs"] - 1}, {"valid_last": before["valid_last"] - 1e-6}):
+        (tmp_path / "results" / "small.json").write_text(json.dumps(again | other))
+        with pytest.raises(UserError, match=r"is not of .* as it is now"):
+            reproduce.add_annealed("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
+        anew = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
+        assert anew["annealed"] is None, "that was said of other weights"
     with pytest.raises(UserError, match=r"the run behind .* is not in"):
         reproduce.add_annealed("small", tmp_path / "results", tmp_path / "elsewhere", threads=1, quiet=True)
 
@@ -261,10 +272,10 @@ def test_whether_waiting_ended_too_early_is_seen_from_the_metrics(scores, hurrie
     ]
     assert reproduce._hurried(method, metrics, 100) == hurried
     assert not reproduce._hurried(dataclasses.replace(method, epochs=len(scores)), metrics, 100), "all there were"
-    before: list[dict[str, Any]] = [{"epoch": i, "phase": "burn-in", "valid": 9.0} for i in (1, 2)]
-    later = [record | {"epoch": record["epoch"] + 2} for record in metrics]
-    warmed = dataclasses.replace(method, warmup=2, min_epochs=4)
-    assert reproduce._hurried(warmed, before + later, 100) == hurried, "warming up is no waiting"
+    before: list[dict[str, Any]] = [{"epoch": i, "phase": "burn-in", "valid": 9.0} for i in (1, 2, 3)]
+    later = [record | {"epoch": record["epoch"] + 3} for record in metrics]
+    warmed = dataclasses.replace(method, warmup=2, min_epochs=5)
+    assert reproduce._hurried(warmed, before + later, 100) == hurried, "to warm up and to leave the mode is no waiting"
 
 
 def test_an_epoch_during_which_the_process_was_stopped_counts_as_the_others():

@@ -340,9 +340,17 @@ def test_waiting_starts_anew_when_warming_up_is_over():
     """Samples are noisier than the mode that they start from: they are waited for by their own validation."""
     chosen = method(warmup=4, min_epochs=0, patience=3, epochs=40, collect=1, estimator=Told([9, 9, 9, 9, 1, 2, 3]))
     state, records, _ = run(chosen, rows(20), rows(5))
-    # the best are 1, 2 and 3, in epochs 5 to 7, then 3 again: levelled off in epoch 10
+    # what counts from epoch 7 on is 3 again and again: levelled off in epoch 10
     assert state.began == 10
     assert [record.valid for record in records][:8] == [9, 9, 9, 9, 1, 2, 3, 3]
+
+
+def test_a_chain_that_leaves_the_mode_is_not_measured_by_what_lies_on_the_way():
+    heats = [9.0, 9, 9, 9, 8, 5, 4, 5, 6, 7]
+    chosen = method(warmup=4, min_epochs=0, patience=3, epochs=40, collect=1, estimator=Told(heats))
+    state, _, _ = run(chosen, rows(20), rows(5))
+    # 8, in epoch 5, is no mark; what counts is 4 in epoch 7, and then 5, 6 and 7: levelled off in epoch 13
+    assert state.began == 13
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -175,7 +175,6 @@ class Posterior:
                 "annealing needs complete rows, and some have holes: leave --ais out, or fill them in first"
             )
         name = f"evaluations/annealed-{_digest(theta, rows)}-{_digest_text(repr((how, seed)))}"
-        self._finished.append(name)
         found = self.shelf.get(name) or {"log_likelihood": torch.zeros(0), "effective": torch.zeros(0)}
         while (first := len(found["effective"])) < len(rows):
             block = rows[first : first + ANNEALED].float()
@@ -184,6 +183,7 @@ class Posterior:
             done = how.log_marginal(self.model, theta, block, rng, progress)._asdict()
             found = {key: torch.cat([found[key].to(value), value]) for key, value in done.items()}
             self.shelf.put(name, found)
+        self._finished.append(name)
         return Marginal(**found)
 
     def annealing_gap(self, n: int, how: Annealing, of: Of = "mean", samples: int | None = None, seed: int = 0) -> Gap:

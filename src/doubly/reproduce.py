@@ -25,7 +25,7 @@ from doubly.judge import GAP_ROWS, anneal, evaluate
 from doubly.recipes import FREE, Recipe, recipes, with_recommended
 from doubly.run import Run, write
 from doubly.shelf import Nowhere
-from doubly.train import Method, finished, latest_start, samples_per_epoch
+from doubly.train import Method, finished, latest_start, samples_per_epoch, watched_from
 
 TRAINING = 0.6  # of a budget, or more where scoring needs less than the rest
 PLANNING = (0.1, 0.25, 0.5, 0.7, 0.85)  # of the training, after which it is seen how many epochs there will be
@@ -87,8 +87,8 @@ def add_annealed(
     if not (folder / "config.json").exists():
         raise UserError(f"the run behind {file} is not in {folder}: make the row anew, without --anneal")
     result, run = json.loads(file.read_text()), Run(folder)
-    there = [len(run.metrics()), run.data_digest, _plain(dataclasses.asdict(run.config))]
-    if there != [result["epochs"], result["data_sha256"], _plain(result["config"])]:
+    there = [len(run.metrics()), run.metrics()[-1]["valid"], run.data_digest, _plain(dataclasses.asdict(run.config))]
+    if there != [result["epochs"], result["valid_last"], result["data_sha256"], _plain(result["config"])]:
         raise UserError(f"{file} is not of {folder} as it is now: make the row anew first, without --anneal")
     asked = dataclasses.replace(
         recipe.question, ais=TEMPERATURES, ais_chains=1, ais_rows=ALL, threads=threads, seed=seed
@@ -116,7 +116,8 @@ def _row(name: str, recommended: bool, seed: int) -> tuple[Recipe, str]:
 def _annealed_before(file: Path, result: dict[str, Any]) -> dict[str, Any] | None:
     """What annealing has said of the same weights."""
     before = json.loads(file.read_text()) if file.exists() else {}
-    same = all(before.get(name) == result[name] for name in ("epochs", "steps", "data_sha256"))
+    # two runs that end at the very same score have the same weights
+    same = all(before.get(name) == result[name] for name in ("epochs", "valid_last", "samples", "data_sha256"))
     return before.get("annealed") if same and _plain(before["config"]) == _plain(result["config"]) else None
 
 
@@ -250,7 +251,8 @@ def _result(recipe: Recipe, run: Run, facts: dict[str, Any]) -> dict[str, Any]:
     rows = len(run.data().train)
     training, scoring = _training(metrics), json.loads((run.path / SCORING).read_text())["seconds"]
     annealed = facts.get("annealed")
-    fewer = facts["collected"] < recipe.config.collect or facts["draws"] < recipe.question.draws
+    too_few_draws = annealed is None and facts["draws"] < recipe.question.draws
+    fewer = facts["collected"] < recipe.config.collect or too_few_draws
     return {
         "name": recipe.name,
         "table": recipe.table,
@@ -295,7 +297,8 @@ def _training(metrics: list[dict[str, Any]]) -> float:
 
 def _hurried(method: Method, metrics: list[dict[str, Any]], n_data: int) -> bool:
     """Whether waiting ended, to collect or for good, before validation had levelled off or its time was over."""
-    waiting = [record for record in metrics if record["phase"] == "burn-in" and record["epoch"] > method.warmup]
+    first = watched_from(method)
+    waiting = [record for record in metrics if record["phase"] == "burn-in" and record["epoch"] >= first]
     if not waiting:
         return latest_start(method, n_data) > method.warmup
     last, best = waiting[-1]["epoch"], max(waiting, key=lambda record: record["valid"])["epoch"]

@@ -18,7 +18,7 @@ mean: where many rows have k̂ > 0.7, few of the K draws carry the weight, and t
 annealed importance sampling, where that was done (`doubly reproduce NAME --anneal`), and in brackets how far apart its
 bounds from below and above are on rows of the model; it is the value of rows learnt with Gibbs chains, whose posterior
 nothing makes like a proposal. Published bounds are in brackets. *Cut*: its time ended training while validation still
-rose or samples were missing, or scoring before the paper's number of draws. Settings in which a result differs from
+rose or samples were missing, or scoring before the recipe's number of draws. Settings in which a result differs from
 what its recipe says now are named.
 """
 COLUMNS = ("row", "name", "paper", "ours", "difference", "annealed", "M", "K", "k̂ > 0.7", "hours", "")
@@ -59,7 +59,7 @@ def marks(result: dict[str, Any]) -> list[str]:
         return []
     recommended = result["preset"] == "recommended"
     config = (with_recommended(recipe) if recommended else recipe).config
-    cut = result["cut"] or result["draws"] < recipe.question.draws
+    cut = result["cut"] or (not recipe.question.ais and result["draws"] < recipe.question.draws)
     by_draws = result.get("by_draws", result["log_likelihood"])
     said = {
         "recommended settings": recommended,

@@ -124,7 +124,7 @@ class State(NamedTuple):
     waited: int = 0
     """Epochs or steps since the last sample."""
     best: float = -math.inf
-    """The best validation log-likelihood before collecting started."""
+    """The best validation log-likelihood of the epochs that were watched before collecting started."""
     stale: int = 0
     """Epochs since then."""
     collected: int = 0
@@ -308,6 +308,15 @@ def latest_start(method: Method, n_data: int) -> int:
     return max(method.warmup, method.epochs - wanted if wanted < method.epochs else method.epochs // 2)
 
 
+def watched_from(method: Method) -> int:
+    """The first epoch whose validation counts for the levelling off.
+
+    Single draws are worse than the mode in which a warm-up ends, and it takes the chain some epochs to get there:
+    neither the mode nor what lies on the way from it is a mark for them to reach.
+    """
+    return method.warmup + method.patience if method.warmup else 1
+
+
 def samples_per_epoch(method: Method, n_data: int) -> Fraction:
     """How many samples an epoch gives once collecting has started."""
     steps = math.ceil(n_data / method.batch) * method.theta_steps if method.collect_every.unit == "step" else 1
@@ -352,13 +361,14 @@ def _end_epoch(method: Method, state: State, valid: Tensor, n_data: int) -> tupl
     if collects and method.collect_every.unit == "epoch":
         state = _wait_or_collect(method, state)
     elif not collects:
-        better = score > state.best
-        settling = max(method.min_epochs, method.warmup)
+        counts = epoch >= watched_from(method)
+        better = counts and score > state.best
+        settling = max(method.min_epochs, watched_from(method))
         stale = 0 if better or epoch <= settling else state.stale + 1
         # with nothing to collect, the last epoch is the end, but more of them may be asked for later
         in_time = method.collect > 0 and epoch >= latest_start(method, n_data)
         levelled = (stale >= method.patience and epoch >= settling) or in_time
-        state = state._replace(best=max(score, state.best), stale=stale, began=epoch if levelled else None)
+        state = state._replace(best=score if better else state.best, stale=stale, began=epoch if levelled else None)
     record = Record(
         epoch=epoch,
         phase="collect" if collects else "burn-in",
@@ -372,8 +382,8 @@ def _end_epoch(method: Method, state: State, valid: Tensor, n_data: int) -> tupl
         norms=_norms(method.model, theta),
         predicted=_predicted(method, theta),
     )
-    if epoch == method.warmup:  # a mode's score is no mark for single draws to reach
-        state = state._replace(theta=method.sampler.init(theta, state.rng), best=-math.inf)
+    if epoch == method.warmup:
+        state = state._replace(theta=method.sampler.init(theta, state.rng))
     return state._replace(epoch=epoch, batch=0), record
 
 

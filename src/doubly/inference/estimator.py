@@ -1,7 +1,7 @@
 """What an estimator is: gradients on a mini-batch, with whatever it remembers of the rows."""
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ class Estimate(NamedTuple):
 
 class Estimator(ABC):
     """Estimates the gradients of log p(x | theta) and of the proposal's objective on a mini-batch."""
+
+    validation: ClassVar[str] = "K"
+    """What `draws` are to `validate`, in a letter or a few words."""
 
     @abstractmethod
     def check(self, model: Chain, proposal: Chain) -> None:

@@ -8,10 +8,10 @@ from torch import Tensor
 from doubly.errors import UserError
 from doubly.inference.draws import Draws, propose, survivors
 from doubly.inference.estimator import Estimate, Estimator
-from doubly.inference.objectives import Objective, Round, Wake, dream
+from doubly.inference.objectives import OBJECTIVES, Objective, Round, Wake, dream
 from doubly.inference.visit import Memory, Visit, Wanted
 from doubly.kernels.weights import summarise
-from doubly.model import Chain
+from doubly.model import Chain, ChainTrack
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,11 @@ class NAIS(Estimator):
 
     def check(self, model: Chain, proposal: Chain) -> None:
         self.objective.check(model, self.draws)
+        plain = [name for name, objective in OBJECTIVES.items() if objective.plain]
         needs = {
             "hidden layers": bool(proposal.layers),
             "complete rows": not proposal.masked,
-            "the objective wake, sleep or wake-sleep": self.objective.plain,
+            f"the objective {' or '.join(plain)}": self.objective.plain,
         }
         missing = [what for what, given in needs.items() if not given]
         if self.survivors and missing:
@@ -85,6 +86,7 @@ class NAIS(Estimator):
         q = proposal.track_draw(phi, x, rng, self.draws, back=of_draws and not self.survivors)
         p = model.track(theta, (x, *q.values[::-1]), back=of_theta and not self.survivors)
         weight, train, effective = summarise(p.log_prob, q.log_prob)
+        dreamt = self._dreams(visit) if of_phi and asleep else None
         if self.survivors:
             draw, row, weight = survivors(weight, self.survivors, rng)
             given, hidden = x[row], tuple(value[draw, row] for value in q.values)
@@ -93,11 +95,14 @@ class NAIS(Estimator):
         share = weight / len(x)
         theta_grad = p.pull(share) if of_theta else theta.new_zeros(0)
         phi_grad = q.pull((1 - asleep) * share) if of_draws else torch.zeros_like(phi) if of_phi else phi.new_zeros(0)
-        if of_phi and asleep:
-            dreamt, *behind = dream(visit)
-            of_dreams = proposal.track(phi, tuple(behind[::-1]), dreamt)
-            phi_grad += of_dreams.pull(phi.new_full((len(x),), asleep / len(x)))
+        if dreamt is not None:
+            phi_grad += dreamt.pull(phi.new_full((len(x),), asleep / len(x)))
         return Estimate(theta_grad, phi_grad, memory, {"train": train, "effective": effective})
+
+    def _dreams(self, visit: Visit) -> ChainTrack:
+        """log q(z | x) of dreams."""
+        x, *hidden = dream(visit)
+        return visit.proposal.track(visit.phi.detach(), tuple(hidden[::-1]), x)
 
 
 def _gradients(

@@ -52,8 +52,14 @@ class Objective(ABC):
     dreams: ClassVar[float] = 0.0
     """The share of the dreams in that."""
     bound: ClassVar[bool] = False
-    """Whether it is the log mean weight, whose gradient for theta is the weighted one: one way back serves both. An
-    objective that inherits from such a one and climbs something else has to take this back."""
+    """Whether it is the log mean weight, whose gradient for theta is the weighted one: one way back serves both.
+    Neither this nor `plain` is inherited by an objective that climbs something else."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__call__" in vars(cls):  # what it inherits of these was said of another climb
+            for name in ("plain", "bound"):
+                setattr(cls, name, vars(cls).get(name, False))
 
     def check(self, model: Chain, draws: int) -> None:
         """Refuse a model or a number of draws that this objective cannot serve, before training starts."""

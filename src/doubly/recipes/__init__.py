@@ -15,8 +15,8 @@ from doubly.config import PRESETS, Config, Question, preset
 from doubly.errors import UserError
 from doubly.inference import OBJECTIVES
 
-# what the recommended settings start from: of autoencoders, a recipe has them all; what those of Gibbs chains rest on is
-# in docs/study.md
+# what the recommended settings start from: of autoencoders, a recipe has them all; docs/study.md says what those of
+# Gibbs chains rest on
 RECOMMENDED: dict[str, dict[str, Any]] = {
     "dsgnht-nais": PRESETS["recommended"][1],
     "dsgnht-vae": {},

@@ -17,6 +17,7 @@ from doubly.choices import Of
 from doubly.config import Config
 from doubly.data import SPLITS, Data
 from doubly.errors import UserError
+from doubly.inference import ESTIMATORS, OBJECTIVES
 from doubly.posterior import Posterior
 from doubly.progress import span
 from doubly.report import figures
@@ -116,8 +117,8 @@ def _count(n: int, noun: str) -> str:
 
 def _best(metrics: list[dict[str, Any]], config: Config) -> Result:
     best = max(metrics, key=lambda record: record["valid"])
-    how = "annealed, T" if config.estimator.startswith("gibbs") else "K"
-    draws = f", {how}={config.valid_draws}" if config.hidden else ""
+    estimator = ESTIMATORS.make(config.estimator, draws=config.draws, objective=OBJECTIVES.make(config.objective))
+    draws = f", {estimator.validation}={config.valid_draws}" if config.hidden else ""
     name = "best validation log-likelihood"
     return Result(name, f"{best['valid']:.2f}", f"{best['valid_stderr']:.2f}", f"epoch {best['epoch']}{draws}")
 
