@@ -52,7 +52,8 @@ class Config:
     schedule: str = "constant"
     """How the step changes: constant, polynomial:power=0.55,offset=10 or cosine:cycle=20."""
     warmup: int = 0
-    """Epochs of Adam towards a mode before sampling starts."""
+    """Epochs of Adam towards a mode before sampling starts; the chain then has `patience` epochs to leave it before
+    validation counts."""
     warmup_step: float = 1e-3
     """Adam's step in these."""
     estimator: str = "nais"
