@@ -13,7 +13,6 @@ from torch import Tensor
 
 from doubly import OBJECTIVES, Chain, UserError
 from doubly.inference import NAIS, Visit
-from doubly.inference.objectives import Climb, Round
 from doubly.priors import Normal
 from doubly.samplers import SGNHT, Adam
 from doubly.train import Method, fit, init
@@ -243,10 +242,6 @@ def test_the_page_of_variances_is_up_to_date(title, name):
 @pytest.mark.parametrize("name", ["wake", "sleep", "wake-sleep", "iwae"])
 def test_an_objective_that_inherits_is_asked_what_it_climbs(name):
     """What its parent says of itself, so that its gradient is found in a quicker way, is not true of it."""
-
-    class Mine(OBJECTIVES[name]):  # type: ignore[misc]
-        def __call__(self, round: Round) -> Climb:
-            raise NotImplementedError
-
-    assert not Mine.plain
-    assert not Mine.bound
+    mine = type("Mine", (OBJECTIVES[name],), {"__call__": lambda self, round: None})
+    assert not mine.plain
+    assert not mine.bound

@@ -170,6 +170,23 @@ def test_a_row_that_was_cut_goes_on_to_its_end_without_a_budget(small, tmp_path)
     torch.testing.assert_close(torch.stack(posterior.kept).double().mean(0).float(), posterior.mean())
 
 
+def test_a_plan_with_more_epochs_waits_for_what_was_collected_early(small, tmp_path):
+    """Of 500 epochs the first 10 are waited for and the last 4 collected from; planned as 8, it collects after 4."""
+    run = fit_config(dataclasses.replace(small.config, epochs=8), tmp_path / "run", quiet=True)
+    assert [record["phase"] for record in run.metrics()] == [*["burn-in"] * 4, *["collect"] * 4]
+
+    def began() -> int | None:
+        state = run.restore(build(run.config, run.facts))
+        assert state is not None
+        return state.began
+
+    reproduce._plan(run, small.config, 12)  # in which collecting would start after 8 epochs, which are over
+    assert began() == 4
+    reproduce._plan(run, small.config, 13)
+    assert began() is None
+    assert not list((run.path / "posterior").glob("mean-*"))
+
+
 def test_an_optimiser_that_was_cut_goes_on_too(small, monkeypatch, tmp_path):
     """It has nothing to collect, and ends where validation has levelled off or its epochs are over."""
     config = preset("rws", data="bars", hidden=(6,), epochs=30, collect=0, patience=30, threads=1)

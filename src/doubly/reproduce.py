@@ -128,8 +128,8 @@ def _file(file: Path, result: dict[str, Any]) -> None:
 def _train(config: Config, folder: Path, budget: float | None, question: Question, quiet: bool) -> Run:
     """Train, or go on training, until the budget has to be left to the question.
 
-    How many epochs that makes is planned anew as they go by, since their pace changes. A run that an earlier budget had
-    collect before its time waits again.
+    How many epochs that makes is planned anew as they go by, since their pace changes. A run that an earlier budget, or
+    an earlier plan, had collect before its time waits again.
     """
     began, seconds = time.monotonic(), math.inf if budget is None else TRAINING * budget
     if (folder / "config.json").exists():
@@ -140,11 +140,7 @@ def _train(config: Config, folder: Path, budget: float | None, question: Questio
                     f"{folder} was made with {name} {there}, but the recipe has {value}: "
                     "move it away to make the row anew"
                 )
-        run.plan(config.epochs)  # whatever an earlier budget said
-        method = build(config, run.facts)
-        state = run.restore(method)
-        if state is not None and state.began is not None and _hurried(method, run.metrics(), len(run.data().train)):
-            run.forget_samples(state)
+        _plan(run, config, config.epochs)  # whatever an earlier budget said
     for share in (*PLANNING, 1.0) if seconds < math.inf else ():
         run = _go_on(config, folder, quiet, began + share * seconds)
         if _over(run):
@@ -152,8 +148,19 @@ def _train(config: Config, folder: Path, budget: float | None, question: Questio
         if share == PLANNING[0] and budget is not None:  # now there is something to try refits and scoring with
             seconds = max(seconds, budget - question.draws * _seconds_a_draw(run, question) / SPARE)
             seconds -= question.refit * _seconds_a_pass(run, question) + _seconds_of_annealing(run, question)
-        run.plan(min(config.epochs, _epochs_within(run, began + seconds - time.monotonic())))
+        _plan(run, config, min(config.epochs, _epochs_within(run, began + seconds - time.monotonic())))
     return _go_on(config, folder, quiet)
+
+
+def _plan(run: Run, config: Config, epochs: int) -> None:
+    """Another number of epochs: with more of them, what was collected early for want of time can be waited for."""
+    run.plan(epochs)
+    method, rows = build(run.config, run.facts), len(run.data().train)
+    state = run.restore(method)
+    if state is None or state.began is None or state.epoch >= latest_start(method, rows):
+        return
+    if _hurried(build(config, run.facts), run.metrics(), rows):
+        run.forget_samples(state)
 
 
 def _go_on(config: Config, folder: Path, quiet: bool, until: float = math.inf) -> Run:
