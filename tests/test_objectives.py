@@ -5,6 +5,7 @@ import math
 import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -242,6 +243,6 @@ def test_the_page_of_variances_is_up_to_date(title, name):
 @pytest.mark.parametrize("name", ["wake", "sleep", "wake-sleep", "iwae"])
 def test_an_objective_that_inherits_is_asked_what_it_climbs(name):
     """What its parent says of itself, so that its gradient is found in a quicker way, is not true of it."""
-    mine = type("Mine", (OBJECTIVES[name],), {"__call__": lambda self, round: None})
+    mine: Any = type("Mine", (OBJECTIVES[name],), {"__call__": lambda self, round: None})
     assert not mine.plain
     assert not mine.bound
