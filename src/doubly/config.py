@@ -258,6 +258,8 @@ class Question:
     """Passes over the training rows that fit a copy of the proposal to those weights."""
     refit_objective: Refit | None = None
     """What that copy climbs: wake unless the run's objective says otherwise, sleep or wake-sleep."""
+    refine: int = 0
+    """Steps by which it is then refined for each row by itself, each as dear as 50 draws; 200 is enough."""
     ais: int = 0
     """Temperatures of annealed importance sampling, a second opinion that needs no proposal; 0 asks for none…"""
     ais_rows: int = 100

@@ -18,7 +18,7 @@ from doubly.data import Data
 from doubly.drive import Interrupted, fit_config, resume, stop_signal, use_threads
 from doubly.errors import UserError
 from doubly.evaluate import summary
-from doubly.inference import Annealing, Gap, Marginal, Scored, Scoring, is_exact
+from doubly.inference import Annealing, Gap, Marginal, Scored, Scoring, check_refinable, is_exact
 from doubly.posterior import Posterior
 from doubly.progress import Progress
 from doubly.run import Run, write
@@ -53,10 +53,14 @@ def evaluate(
         raise UserError("the same chain was named twice: name each run once")
     if question.ais:  # refused before hours of scoring
         _check_annealing(question, runs)
+    if question.refine:
+        _check_refining(runs)
     with _at_work(question, runs[0], quiet) as options:
         chains = [run.posterior(**options) for run in runs]
         posterior = dataclasses.replace(chains[0], others=chains[1:])
-        how = Scoring(question.draws, question.adaptive, memory=question.memory, seed=question.seed)
+        how = Scoring(
+            question.draws, question.adaptive, refine=question.refine, memory=question.memory, seed=question.seed
+        )
         # annealing first: what it finds is on the shelf until scoring, which goes on where it was stopped, is over
         second = _second_opinion(question, posterior, rows) if question.ais else None
         scored = posterior.score(rows, question.of, how, question.samples)
@@ -218,6 +222,13 @@ def _check_annealing(question: Question, runs: Sequence[Run]) -> None:
     if question.ais_rows < 1:
         raise UserError(f"ais_rows must be at least 1, got {question.ais_rows}")
     _annealing(question).check(build(runs[0].config, runs[0].facts).model)
+
+
+def _check_refining(runs: Sequence[Run]) -> None:
+    for run in runs:
+        method = build(run.config, run.facts)
+        if not is_exact(method.model, method.proposal):
+            check_refinable(method.proposal)
 
 
 def _check_same_data(one: Run, other: Run) -> None:

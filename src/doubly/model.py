@@ -141,6 +141,11 @@ class Chain:
         """The number of weights."""
         return sum(self._sizes)
 
+    @property
+    def n_own(self) -> int:
+        """How many weights every row that is given may have of its own."""
+        return sum(self._own_sizes)
+
     def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Tensor:
         """Weights to start from; `mean` is the mean of the data, for the bias of a model's data layer."""
         drawn = [layer.init(rng, mean if i == 0 else None) for i, layer in enumerate(self.layers)]
@@ -176,16 +181,24 @@ class Chain:
         return above.log_prob(theta[self.size - above.size :], hidden)
 
     def draw(
-        self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int | None = None, pathwise: bool = False
+        self,
+        theta: Tensor,
+        given: Tensor,
+        rng: torch.Generator,
+        draws: int | None = None,
+        pathwise: bool = False,
+        shifts: Tensor | None = None,
     ) -> ChainDraw:
         """Draw all the values; `draws` of each given make a new leading axis.
 
         With `pathwise`, the values carry the gradient with respect to theta, if every layer is reparameterised.
+        `shifts` (rows, n_own) are added to those weights that every row given may have of its own.
         """
         values: Values = ()
         given = self._seen(given)
         log_prob = given.new_zeros((1,) * (draws is not None) + given.shape[:-1])
-        for layer, params in zip(reversed(self.layers), reversed(self.unflatten(theta)), strict=True):
+        weights = self.unflatten(theta) if shifts is None else self._shifted(self.unflatten(theta), shifts)
+        for layer, params in zip(reversed(self.layers), reversed(weights), strict=True):
             draw = layer.draw_pathwise if pathwise else layer.draw
             given, term = draw(params, given, rng, None if values else draws)
             values, log_prob = (given, *values), log_prob + term
@@ -214,6 +227,13 @@ class Chain:
         """n independent draws of a model's (x, z1, …, zL)."""
         return self.draw(theta, nothing(theta), rng, n).values
 
+    def _shifted(self, weights: list[Params], shifts: Tensor) -> list[Params]:
+        parts = iter(shifts.split(self._own_sizes, -1))
+        return [
+            params | {name: params[name] + next(parts) for name in layer.own()}
+            for layer, params in zip(self.layers, weights, strict=True)
+        ]
+
     def _seen(self, given: Tensor) -> Tensor:
         if not self.masked:
             return given
@@ -228,6 +248,10 @@ class Chain:
     def _views(self) -> list[list["_View"]]:
         starts = itertools.accumulate(self._sizes, initial=0)
         return [[_View(name, shape, next(starts)) for name, shape in shapes.items()] for shapes in self._shapes]
+
+    @functools.cached_property
+    def _own_sizes(self) -> list[int]:
+        return [math.prod(layer.shapes()[name]) for layer in self.layers for name in layer.own()]
 
     @functools.cached_property
     def _sizes(self) -> list[int]:

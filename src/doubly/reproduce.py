@@ -32,6 +32,7 @@ PLANNING = (0.1, 0.25, 0.5, 0.7, 0.85)  # of the training, after which it is see
 SPARE = 0.85  # of the time that seems to be there for scoring is planned with
 LEAST_DRAWS = 100  # for scoring, however short the time
 FEW_ROWS = 50  # of the validation rows, to see how long scoring takes…
+FEW_STEPS = 10  # of refining, likewise
 LONG_ENOUGH = 0.2  # …with so many draws that it takes these seconds
 TEMPERATURES = 1000  # of annealing that is added to a result
 ALL = 10**9  # rows, or as many as there are
@@ -148,6 +149,7 @@ def _train(config: Config, folder: Path, budget: float | None, question: Questio
         if share == PLANNING[0] and budget is not None:  # now there is something to try refits and scoring with
             seconds = max(seconds, budget - question.draws * _seconds_a_draw(run, question) / SPARE)
             seconds -= question.refit * _seconds_a_pass(run, question) + _seconds_of_annealing(run, question)
+            seconds -= _seconds_of_refining(run, question)
         _plan(run, config, min(config.epochs, _epochs_within(run, began + seconds - time.monotonic())))
     return _go_on(config, folder, quiet)
 
@@ -191,9 +193,10 @@ def _epochs_within(run: Run, seconds: float) -> int:
 def _draws_until(end: float, run: Run, question: Question) -> int:
     """How many draws for each row the time allows, if not all that are asked for."""
     some = run.data().valid[:FEW_ROWS]
-    evaluate(run.path, x=some, **vars(question) | {"draws": 1, "ais": 0, "quiet": True})  # the proposal is kept
-    each, annealing = _seconds_a_draw(run, question), _seconds_of_annealing(run, question)
-    return min(question.draws, max(LEAST_DRAWS, math.floor(SPARE * (end - annealing - time.monotonic()) / each)))
+    evaluate(run.path, x=some, **vars(question) | {"draws": 1, "refine": 0, "ais": 0, "quiet": True})  # keeps its fit
+    each = _seconds_a_draw(run, question)
+    end -= _seconds_of_annealing(run, question) + _seconds_of_refining(run, question)
+    return min(question.draws, max(LEAST_DRAWS, math.floor(SPARE * (end - time.monotonic()) / each)))
 
 
 def _seconds_a_draw(run: Run, question: Question) -> float:
@@ -211,6 +214,14 @@ def _seconds_a_pass(run: Run, question: Question) -> float:
     """How long one pass of a refit takes."""
     once, twice = (_trial(run, question, 1, passes) for passes in (1, 2))
     return max(0.0, twice - once)
+
+
+def _seconds_of_refining(run: Run, question: Question) -> float:
+    """How long it takes to refine the proposal for every row, if that is asked for: by a few rows and steps."""
+    if not question.refine:
+        return 0.0
+    took = _trial(run, question, 1, refine=FEW_STEPS) - _trial(run, question, 1)
+    return max(0.0, took) * question.refine / FEW_STEPS / FEW_ROWS * len(run.data().split(question.split))
 
 
 def _seconds_of_annealing(run: Run, question: Question) -> float:
@@ -232,13 +243,13 @@ def _seconds_of_annealing(run: Run, question: Question) -> float:
     return took * question.ais / few * (scored + 2 * min(scored, GAP_ROWS)) / len(rows)
 
 
-def _trial(run: Run, question: Question, draws: int, passes: int = 0) -> float:
+def _trial(run: Run, question: Question, draws: int, passes: int = 0, refine: int = 0) -> float:
     """How long it takes to fit a proposal to the last weights and score a few rows with it; nothing of it is kept."""
     fitted = run.posterior(refit_passes=passes, refit_objective=question.refit_objective)
     posterior = dataclasses.replace(fitted, shelf=Nowhere())
     started = time.monotonic()
     with use_threads(question.threads or run.config.threads):
-        posterior.score(run.data().valid[:FEW_ROWS], "last", Scoring(draws, memory=question.memory))
+        posterior.score(run.data().valid[:FEW_ROWS], "last", Scoring(draws, refine=refine, memory=question.memory))
     return time.monotonic() - started
 
 
@@ -275,6 +286,7 @@ def _result(recipe: Recipe, run: Run, facts: dict[str, Any]) -> dict[str, Any]:
         "draws": facts["draws"],
         "draws_of_the_recipe": recipe.question.draws,
         "refit": recipe.refit,
+        "refine": facts["refine"],
         "effective": facts["ess"],
         "unreliable_share": facts["unreliable"] / facts["n"],
         "samples": facts["collected"],

@@ -70,8 +70,8 @@ def marks(result: dict[str, Any]) -> list[str]:
     }
     here, there = dataclasses.asdict(Config()) | result["config"], dataclasses.asdict(config)
     if config.hidden:  # else there is no proposal to fit
-        here = here | {"refit": result["refit"]}
-        there = there | {"refit": recipe.refit}
+        here = here | {"refit": result["refit"], "refine": result.get("refine", 0)}
+        there = there | {"refit": recipe.refit, "refine": recipe.question.refine}
     other = [
         f"{name} {_written(here[name])}"
         for name, value in there.items()

@@ -7,6 +7,7 @@ from doubly.inference.gibbs import Gibbs
 from doubly.inference.hollow import for_holes
 from doubly.inference.nais import NAIS
 from doubly.inference.objectives import OBJECTIVES, Objective, Wake
+from doubly.inference.refine import check_refinable
 from doubly.inference.scoring import RELIABLE, Scored, Scoring, Tally, log_marginal, score
 from doubly.inference.visit import Memory, Visit, Wanted
 from doubly.registry import Registry
@@ -34,6 +35,7 @@ __all__ = [
     "Visit",
     "Wake",
     "Wanted",
+    "check_refinable",
     "choose",
     "for_holes",
     "is_exact",

@@ -40,12 +40,14 @@ def propose(
     draws: int,
     rng: torch.Generator,
     pathwise: bool = False,
+    shifts: Tensor | None = None,
 ) -> Draws:
     """z ~ q(z | x; phi), with log p(x, z | theta) and log q(z | x; phi), both ready to be differentiated.
 
-    With `pathwise`, z itself carries the gradient with respect to phi.
+    With `pathwise`, z itself carries the gradient with respect to phi. `shifts` are what each row adds to the proposal
+    (see `refine`).
     """
-    values, log_q = proposal.draw(phi, x, rng, draws, pathwise)
+    values, log_q = proposal.draw(phi, x, rng, draws, pathwise, shifts)
     hidden = values[::-1]  # the proposal ends in the top layer, where the model starts
 
     def fill(layer: Layer, params: Params, given: Tensor) -> Drawn:

@@ -16,6 +16,8 @@ from torch import Tensor
 from doubly.errors import UserError
 from doubly.inference.draws import Marginal, is_exact, propose
 from doubly.inference.pareto import khat, tail_length
+from doubly.inference.refine import DRAWS as REFINING
+from doubly.inference.refine import check_refinable, refine
 from doubly.kernels.noise import generator
 from doubly.model import Chain
 
@@ -36,6 +38,8 @@ class Scoring:
     gets one more, and its score is of that alone. (The draws that decide when to stop cannot be averaged as well: a
     lucky round would stop, and an unlucky one be diluted.)"""
     enough: float = 100.0
+    refine: int = 0
+    """Steps by which the proposal is refined for each row before it is scored."""
     memory: float = 128.0
     """Megabytes that the work may take at a time, besides a few numbers for each row."""
     seed: int = 0
@@ -45,6 +49,8 @@ class Scoring:
     def __post_init__(self) -> None:
         if self.draws < 1:
             raise UserError(f"draws must be at least 1, got {self.draws}")
+        if self.refine < 0:
+            raise UserError(f"refine must not be negative, got {self.refine}")
         for name in ("enough", "memory"):
             if not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"{name} must be positive and finite, got {getattr(self, name)}")
@@ -83,6 +89,10 @@ class Tally(NamedTuple):
     round: Tensor
     part: Tensor
     """Parts of this round that are done."""
+    shifts: Tensor
+    """What the proposal has of its own for each row (rows, n_own), if it is refined."""
+    refined: Tensor
+    """Rows for which that has been found."""
 
 
 class Scored(NamedTuple):
@@ -99,7 +109,7 @@ class Scored(NamedTuple):
     """Draws that were spent."""
 
 
-def fresh(how: Scoring, x: Tensor) -> Tally:
+def fresh(how: Scoring, x: Tensor, proposal: Chain) -> Tally:
     """Before the first draw."""
     n, device = len(x), x.device
     nowhere = torch.full((GROUPS, n), -math.inf, dtype=torch.float64, device=device)
@@ -113,6 +123,8 @@ def fresh(how: Scoring, x: Tensor) -> Tally:
         spent=torch.zeros(n, dtype=torch.int64, device=device),
         round=torch.tensor(0),
         part=torch.tensor(0),
+        shifts=torch.zeros(n, proposal.n_own if how.refine else 0, device=device),
+        refined=torch.tensor(0),
     )
 
 
@@ -131,11 +143,21 @@ def score(
 
     `watch` is shown the tally after each part of the work, with the share of the work that is done.
     """
-    tally = fresh(how, x) if tally is None else tally
+    tally = fresh(how, x, proposal) if tally is None else tally
     if is_exact(model, proposal):
         rng = generator(x.device, how.seed, "nothing is drawn")
         looks = [propose(model, theta, proposal, phi, part.to(theta.dtype), 1, rng) for part in x.split(1000)]
         return _exact(torch.cat([look.log_weight[0] for look in looks]))
+    refining = how.refine * REFINING / (how.refine * REFINING + how.draws)  # its share of the work
+    if how.refine:
+        check_refinable(proposal)
+        at_once = max(1, _cells(how) // (_width(model) * REFINING))
+        for start in range(int(tally.refined), len(x), at_once):
+            part = x[start : start + at_once].to(theta.dtype)
+            rng = generator(x.device, how.seed, how.member, "refine", start)
+            tally.shifts[start : start + at_once] = refine(model, theta, proposal, phi, part, how.refine, rng)
+            tally = tally._replace(refined=torch.tensor(start + len(part)))
+            watch(tally, refining * int(tally.refined) / len(x))
     rounds = how.rounds()
     for r in range(int(tally.round), len(rounds)):
         if not tally.active.any():
@@ -146,10 +168,12 @@ def score(
         for i, (rows, draws) in list(enumerate(parts))[int(tally.part) :]:
             # every part has a generator of its own, so that any of them can be the next
             rng = generator(x.device, how.seed, how.member, "score", r, i)
-            drawn = propose(model, theta, proposal, phi, x[rows].to(theta.dtype), draws, rng)
+            shifts = tally.shifts[rows].to(theta.dtype) if how.refine else None
+            drawn = propose(model, theta, proposal, phi, x[rows].to(theta.dtype), draws, rng, shifts=shifts)
             _add(tally, rows, drawn.log_weight)
             tally = tally._replace(part=torch.tensor(i + 1))
-            watch(tally, (sum(rounds[:r]) + rounds[r] * (i + 1) / len(parts)) / how.draws)
+            done = (sum(rounds[:r]) + rounds[r] * (i + 1) / len(parts)) / how.draws
+            watch(tally, refining + (1 - refining) * done)
         active = tally.active & ~tally.final
         final = active & (_settled(tally, how) if r + 2 < len(rounds) else active)
         tally = tally._replace(round=torch.tensor(r + 1), part=torch.tensor(0), active=active, final=final)
@@ -174,12 +198,19 @@ def log_marginal(
 
 def _parts(how: Scoring, model: Chain, draws: int, rows: Tensor) -> Iterator[tuple[Tensor, int]]:
     """Some rows and some draws at a time, so that the work takes no more memory than it may."""
-    cells = int(how.memory * 2**20 / BYTES_PER_CELL)
-    width = sum(layer.n_out for layer in model.layers)
+    cells, width = _cells(how), _width(model)
     at_once = max(1, min(draws, cells // width))
     for block in rows.split(max(1, cells // (width * at_once))):
         for start in range(0, draws, at_once):
             yield block, min(at_once, draws - start)
+
+
+def _cells(how: Scoring) -> int:
+    return int(how.memory * 2**20 / BYTES_PER_CELL)
+
+
+def _width(model: Chain) -> int:
+    return sum(layer.n_out for layer in model.layers)
 
 
 def _forget(tally: Tally, rows: Tensor) -> None:

@@ -25,6 +25,11 @@ FEW = 3  # draws for which the same is true
 FORTH, BACK = 3.5, 7.0
 
 
+def affine(given: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
+    """given W^T + offset, which is one row, or has a row for each row that is given."""
+    return F.linear(given, weight, offset) if offset.dim() == 1 else F.linear(given, weight) + offset
+
+
 def log_prob(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor) -> Tensor:
     """`bernoulli.log_prob` of the log-odds given W^T + offset, which is one row or as many as there are values."""
     shape = broadcast((*given.shape[:-1], weight.shape[0]), offset.shape, value.shape)

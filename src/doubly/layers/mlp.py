@@ -43,6 +43,9 @@ class Perceptron(Layer):
             found |= {f"W_{head}": (self.n_out, sizes[-1]), f"b_{head}": (self.n_out,)}
         return found
 
+    def own(self) -> tuple[str, ...]:
+        return tuple(f"b_{head}" for head in self.heads)
+
     def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Params:
         params = {
             name: self.weights(rng, *shape) if len(shape) == 2 else torch.zeros(shape, device=rng.device)
@@ -62,7 +65,7 @@ class Perceptron(Layer):
 
     def _heads(self, params: Params, given: Tensor) -> list[Tensor]:
         features = self._features(params, given)
-        return [F.linear(features, params[f"W_{head}"], params[f"b_{head}"]) for head in self.heads]
+        return [linear.affine(features, params[f"W_{head}"], params[f"b_{head}"]) for head in self.heads]
 
     def _sizes(self) -> list[int]:
         assert isinstance(self.widths, tuple)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from doubly.kernels import bernoulli, choose, linear
@@ -21,6 +20,9 @@ class SBN(Layer):
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {"W": (self.n_out, self.n_in), "b": (self.n_out,)}
+
+    def own(self) -> tuple[str, ...]:
+        return ("b",)
 
     def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Params:
         return {"W": self.weights(rng, self.n_out, self.n_in), "b": self.bias(rng, mean, reference=-1.0)}
@@ -59,4 +61,4 @@ class SBN(Layer):
         return bernoulli.cells(self._logits(params, given), value)
 
     def _logits(self, params: Params, given: Tensor) -> Tensor:
-        return F.linear(given, params["W"], params["b"])
+        return linear.affine(given, params["W"], params["b"])
