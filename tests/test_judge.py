@@ -17,8 +17,9 @@ import torch
 
 import doubly
 from doubly import cli, judge
-from doubly.config import build, from_dict
+from doubly.config import Question, build, from_dict
 from doubly.data import load
+from doubly.errors import UserError
 from doubly.inference import Annealing
 from doubly.run import Run
 from doubly.shelf import Nowhere
@@ -233,6 +234,31 @@ def test_annealing_is_a_second_opinion(run):
     low = max(found["gap_on_simulated_rows"], 0) + 4 * found["gap_stderr"]
     assert abs(found["above_score"]) <= 4 * found["above_score_stderr"] + low
     assert low < 0.1
+
+
+def test_a_refined_score_is_of_the_same_likelihood_with_more_effective_draws(run):
+    """Both estimate log p(x), with a bias of 1 / (2 effective draws) each: their mean difference is within 4 errors."""
+    how = {"draws": 2000, "refit": 0, "quiet": True}
+    plain, refined = judge.evaluate(run.path, **how), judge.evaluate(run.path, refine=100, **how)
+    found = judge.paired(refined.rows, plain.rows)
+    assert refined.facts["ess"] > 1.2 * plain.facts["ess"] > 100
+    assert found.difference_stderr is not None
+    assert abs(found.difference) <= 4 * found.difference_stderr + 1 / plain.facts["ess"]
+    assert (run.path / "evaluations" / "test-mean-2000-refit-0-refine-100.json").exists()
+
+
+def test_advice_names_what_can_be_done_and_was_not(run, tmp_path):
+    def advice(there: Run, **asked: Any) -> list[str]:
+        return judge._advice(Question(**asked), there.posterior())
+
+    ordered = doubly.fit(
+        tmp_path / "nade", quiet=True, **FIELDS | {"model": "nade", "proposal": "nade", "epochs": 2, "collect": 1}
+    )
+    assert advice(run) == ["more --draws", "a longer --refit", "--refine 200", "--ais 1000"]
+    assert advice(run, refine=10, of="ensemble") == advice(run, refine=10, ais=10) == advice(ordered)
+    assert advice(ordered) == ["more --draws", "a longer --refit"]
+    with pytest.raises(UserError, match="NADE layers cannot be refined"):
+        judge.evaluate(ordered.path, refine=10, refit=10**9, quiet=True)  # refused before it is fitted
 
 
 def test_annealing_that_is_stopped_goes_on_after_the_rows_that_are_done(run, monkeypatch):

@@ -451,7 +451,7 @@ def _verdict(facts: dict[str, Any], input: str | None) -> str:
     if facts["unreliable"]:
         lines.append(
             f"warning: {facts['unreliable']} of {facts['n']} rows have k̂ > 0.7: their draws miss much of p(z|x); "
-            f"take more --draws or a longer --refit{'' if 'annealed' in facts else ', or anneal them (--ais 1000)'}"
+            f"try {' or '.join(facts['advice'])}"
         )
     if "annealed" in facts:
         opinion = facts["annealed"]

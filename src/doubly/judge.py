@@ -186,7 +186,20 @@ def _facts(
         del found["split"]
     elif data.log_density is not None:
         found["truth"] = float(data.log_density(rows).mean())
+    if found["unreliable"]:
+        found["advice"] = _advice(question, posterior)
     return found
+
+
+def _advice(question: Question, posterior: Posterior) -> list[str]:
+    """What may help rows whose draws miss much of p(z | x), of what can be done here and was not."""
+    can_refine, one_model = posterior.method.proposal.n_own > 0, question.of != "ensemble" and not posterior.others
+    return [
+        "more --draws",
+        "a longer --refit",
+        *["--refine 200"] * (can_refine and not question.refine),
+        *["--ais 1000"] * (one_model and not question.ais and Annealing().serves(posterior.model)),
+    ]
 
 
 def _annealing(question: Question) -> Annealing:

@@ -106,9 +106,13 @@ class Annealing:
         s = [1 / (1 + math.exp(-STEEPNESS * (2 * time - 1))) for time in times]
         return [0.0, *((each - s[0]) / (s[-1] - s[0]) for each in s[1:-1]), 1.0]
 
+    def serves(self, model: Chain) -> bool:
+        """Whether there are moves for its hidden variables."""
+        return _all_real(model) or _all_linear(model)
+
     def check(self, model: Chain) -> None:
-        """Refuse models for which there are no moves."""
-        if not _all_real(model) and not _all_linear(model):
+        """Refuse models for which there are none."""
+        if not self.serves(model):
             names = ", ".join(type(layer).__name__ for layer in model.layers)
             raise UserError(
                 "annealing needs sbn and darn layers only, or real hidden layers (gaussian, normal) only, "
