@@ -50,8 +50,9 @@ STUDIES = {
         12_000,
         (
             *("paper", "long", "quicker", "quicker-fresh", "fresh-draws-20", "fresh", "fresh-long"),
-            *("fresh-batch-33", "fresh-dreams", "fresh-wide", "fresh-wide-long", "fresh-normal", "fresh-wider-long"),
-            *("fresh-wide-longer", "split", "quick", "warm"),
+            *("fresh-batch-33", "fresh-dreams", "fresh-warm", "fresh-warm-dreams"),
+            *("fresh-wide", "fresh-wide-long", "fresh-normal", "fresh-wider-long", "fresh-wide-longer"),
+            *("split", "quick", "warm"),
             *("falling", "wake-sleep", "draws-10", "gibbs", "rws"),
         ),
     ),
@@ -62,7 +63,8 @@ STUDIES = {
         (
             *("paper", "long", "longest", "shared", "phi-long", "phi-longer", "quicker", "phi-quicker"),
             *("quicker-fresh", "quicker-wide", "quicker-draws-10", "fresh-draws-10", "fresh-draws-20"),
-            *("fresh-draws-50", "fresh-batch-33", "fresh-dreams", "fresh-phi-2", "fresh-wide-long", "rws"),
+            *("fresh-draws-50", "fresh-batch-33", "fresh-dreams", "fresh-warm", "fresh-warm-dreams"),
+            *("fresh-phi-2", "fresh-wide-long", "rws"),
         ),
     ),
 }
@@ -90,6 +92,14 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
     "fresh-dreams": (
         "fresh-draws-20, proposal by wake and sleep",
         QUICK | FRESH | {"draws": 20, "objective": "wake-sleep"},
+    ),
+    "fresh-warm": (
+        "fresh-draws-20 after half of Adam",
+        QUICK | FRESH | {"draws": 20, "warmup": 0.5, "warmup_step": 3e-3},
+    ),
+    "fresh-warm-dreams": (
+        "fresh-warm, proposal by wake and sleep",
+        QUICK | FRESH | {"draws": 20, "warmup": 0.5, "warmup_step": 3e-3, "objective": "wake-sleep"},
     ),
     "fresh-phi-2": ("fresh-draws-20, two steps of the proposal", QUICK | FRESH | {"draws": 20, "phi_steps": 2}),
     "fresh": ("a mini-batch for each step", FRESH),
