@@ -220,6 +220,7 @@ def _seconds_of_refining(run: Run, question: Question) -> float:
     """How long it takes to refine the proposal for every row, if that is asked for: by a few rows and steps."""
     if not question.refine:
         return 0.0
+    _trial(run, question, 1, refine=1)  # loads what has to be loaded once
     took = _trial(run, question, 1, refine=FEW_STEPS) - _trial(run, question, 1)
     return max(0.0, took) * question.refine / FEW_STEPS / FEW_ROWS * len(run.data().split(question.split))
 
