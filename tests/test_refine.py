@@ -33,13 +33,13 @@ def test_what_a_row_has_of_its_own_is_added_to_the_biases(names, kind):
     chain = Chain.build_proposal(names, data=4, hidden=(3, 2))
     rng = torch.Generator().manual_seed(0)
     theta, x = torch.randn(chain.size, generator=rng).to(kind), torch.randn(2, 4, generator=rng).to(kind)
-    shifts = torch.randn(2, chain.n_own, generator=rng).to(kind)
+    shifts = torch.randn(2, chain.n_row_biases, generator=rng).to(kind)
     drawn = chain.draw(theta, x, rng, 50, shifts=shifts)
     for row in range(2):
         moved = theta.clone()
-        parts = iter(shifts[row].split([layer.n_out for layer in chain.layers for _ in layer.own()]))
+        parts = iter(shifts[row].split([layer.n_out for layer in chain.layers for _ in layer.row_biases()]))
         for layer, params in zip(chain.layers, chain.unflatten(moved), strict=True):
-            for name in layer.own():
+            for name in layer.row_biases():
                 params[name] += next(parts)
         values = tuple(value[:, row] for value in drawn.values)
         torch.testing.assert_close(drawn.log_prob[:, row], chain.log_prob(moved, values, x[row].expand(50, -1)))

@@ -259,7 +259,7 @@ class Question:
     refit_objective: Refit | None = None
     """What that copy climbs: wake unless the run's objective says otherwise, sleep or wake-sleep."""
     refine: int = 0
-    """Steps by which it is then refined for each row by itself, each as dear as 50 draws; 200 is enough."""
+    """Steps by which the proposal is then refined for each row by itself, each as dear as 50 draws; 200 is usual."""
     ais: int = 0
     """Temperatures of annealed importance sampling, a second opinion that needs no proposal; 0 asks for none…"""
     ais_rows: int = 100

@@ -142,9 +142,9 @@ class Chain:
         return sum(self._sizes)
 
     @property
-    def n_own(self) -> int:
+    def n_row_biases(self) -> int:
         """How many weights every row that is given may have of its own."""
-        return sum(self._own_sizes)
+        return sum(self._row_bias_sizes)
 
     def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Tensor:
         """Weights to start from; `mean` is the mean of the data, for the bias of a model's data layer."""
@@ -192,7 +192,7 @@ class Chain:
         """Draw all the values; `draws` of each given make a new leading axis.
 
         With `pathwise`, the values carry the gradient with respect to theta, if every layer is reparameterised.
-        `shifts` (rows, n_own) are added to those weights that every row given may have of its own.
+        `shifts` (rows, n_row_biases) are added to those weights that every row given may have of its own.
         """
         values: Values = ()
         given = self._seen(given)
@@ -228,9 +228,9 @@ class Chain:
         return self.draw(theta, nothing(theta), rng, n).values
 
     def _shifted(self, weights: list[Params], shifts: Tensor) -> list[Params]:
-        parts = iter(shifts.split(self._own_sizes, -1))
+        parts = iter(shifts.split(self._row_bias_sizes, -1))
         return [
-            params | {name: params[name] + next(parts) for name in layer.own()}
+            params | {name: params[name] + next(parts) for name in layer.row_biases()}
             for layer, params in zip(self.layers, weights, strict=True)
         ]
 
@@ -250,8 +250,8 @@ class Chain:
         return [[_View(name, shape, next(starts)) for name, shape in shapes.items()] for shapes in self._shapes]
 
     @functools.cached_property
-    def _own_sizes(self) -> list[int]:
-        return [math.prod(layer.shapes()[name]) for layer in self.layers for name in layer.own()]
+    def _row_bias_sizes(self) -> list[int]:
+        return [math.prod(layer.shapes()[name]) for layer in self.layers for name in layer.row_biases()]
 
     @functools.cached_property
     def _sizes(self) -> list[int]:

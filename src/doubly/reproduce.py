@@ -32,8 +32,8 @@ PLANNING = (0.1, 0.25, 0.5, 0.7, 0.85)  # of the training, after which it is see
 SPARE = 0.85  # of the time that seems to be there for scoring is planned with
 LEAST_DRAWS = 100  # for scoring, however short the time
 FEW_ROWS = 50  # of the validation rows, to see how long scoring takes…
-FEW_STEPS = 10  # of refining, likewise
 LONG_ENOUGH = 0.2  # …with so many draws that it takes these seconds
+FEW_STEPS = 10  # of refining, to see how long all of them take
 TEMPERATURES = 1000  # of annealing that is added to a result
 ALL = 10**9  # rows, or as many as there are
 ASLEEP = 20.0  # times as long as most epochs: the process was stopped meanwhile, and that is no work
@@ -59,7 +59,7 @@ def reproduce(
     run = _train(config, folder, budget, question, quiet)
     with _counted(run):
         if budget is not None:
-            question = dataclasses.replace(question, draws=_draws_until(began + budget, run, question))
+            question = _within(began + budget, run, question)
         facts = evaluate(run.path, quiet=quiet, **vars(question)).facts
     file = Path(results) / f"{title}.json"
     result = _result(recipe, run, facts) | {"commit": commit}
@@ -190,13 +190,15 @@ def _epochs_within(run: Run, seconds: float) -> int:
     return max(least, done + more)
 
 
-def _draws_until(end: float, run: Run, question: Question) -> int:
-    """How many draws for each row the time allows, if not all that are asked for."""
+def _within(end: float, run: Run, question: Question) -> Question:
+    """With as many draws for each row as the time allows, if not all; refined, if that leaves half of it for these."""
     some = run.data().valid[:FEW_ROWS]
     evaluate(run.path, x=some, **vars(question) | {"draws": 1, "refine": 0, "ais": 0, "quiet": True})  # keeps its fit
-    each = _seconds_a_draw(run, question)
-    end -= _seconds_of_annealing(run, question) + _seconds_of_refining(run, question)
-    return min(question.draws, max(LEAST_DRAWS, math.floor(SPARE * (end - time.monotonic()) / each)))
+    each, refining = _seconds_a_draw(run, question), _seconds_of_refining(run, question)
+    left = end - _seconds_of_annealing(run, question) - time.monotonic()
+    refine, left = (question.refine, left - refining) if refining < left / 2 else (0, left)
+    draws = min(question.draws, max(LEAST_DRAWS, math.floor(SPARE * left / each)))
+    return dataclasses.replace(question, draws=draws, refine=refine)
 
 
 def _seconds_a_draw(run: Run, question: Question) -> float:

@@ -13,13 +13,14 @@ from doubly.recipes import FREE, Recipe, recipes, with_recommended
 INTRODUCTION = """
 Made by `doubly reproduce` from `results/`, not by hand; `doubly reproduce NAME` makes a row anew. Numbers are
 log-likelihoods of a test row in nats, with standard errors over rows, of the mean of M samples of the weights
-(optimisers, M = 0: of the last), by K draws of the hidden variables for each row. They are bounds from below in the
-mean: where many rows have k̂ > 0.7, few of the K draws carry the weight, and the true value is higher. *Annealed* is by
-annealed importance sampling, where that was done (`doubly reproduce NAME --anneal`), and in brackets how far apart its
-bounds from below and above are on rows of the model; it is the value of rows learnt with Gibbs chains, whose posterior
-nothing makes like a proposal. Published bounds are in brackets. *Cut*: its time ended training while validation still
-rose or samples were missing, or scoring before the recipe's number of draws. Settings in which a result differs from
-what its recipe says now are named.
+(optimisers, M = 0: of the last), by K draws of the hidden variables for each row, from a proposal that was fitted to
+these weights and then refined for each row by itself. They are bounds from below in the mean: where many rows have k̂ >
+0.7, few of the K draws carry the weight, and the true value is higher. *Annealed* is by annealed importance sampling,
+where that was done (`doubly reproduce NAME --anneal`), and in brackets how far apart its bounds from below and above
+are on rows of the model; it is the value of rows learnt with Gibbs chains, whose posterior nothing makes like a
+proposal. Published bounds are in brackets. *Cut*: its time ended training while validation still rose or samples were
+missing, or scoring before the recipe's number of draws. Settings in which a result differs from what its recipe says
+now are named.
 """
 COLUMNS = ("row", "name", "paper", "ours", "difference", "annealed", "M", "K", "k̂ > 0.7", "hours", "")
 

@@ -16,14 +16,14 @@ from torch import Tensor
 from doubly.errors import UserError
 from doubly.inference.draws import Marginal, is_exact, propose
 from doubly.inference.pareto import khat, tail_length
-from doubly.inference.refine import DRAWS as REFINING
-from doubly.inference.refine import check_refinable, refine
+from doubly.inference.refine import DRAWS_A_STEP, check_refinable, refine
 from doubly.kernels.noise import generator
 from doubly.model import Chain
 
 GROUPS = 20  # in which the draws are summed apart, to be resampled for their error
 FIRST = 100  # draws that every row gets where draws are spent adaptively
 RELIABLE = 0.7  # the largest k̂ at which a mean weight can be relied on
+TOGETHER = 32  # rows that are refined at a time, at most; between them the work may be stopped
 BYTES_PER_CELL = 16  # the logits of all layers, and what is made of them on the way
 
 
@@ -39,7 +39,8 @@ class Scoring:
     lucky round would stop, and an unlucky one be diluted.)"""
     enough: float = 100.0
     refine: int = 0
-    """Steps by which the proposal is refined for each row before it is scored."""
+    """Steps by which the proposal is refined for each row before it is scored; what that finds, a number for each unit
+    of the proposal and row, is kept besides the memory below."""
     memory: float = 128.0
     """Megabytes that the work may take at a time, besides a few numbers for each row."""
     seed: int = 0
@@ -90,9 +91,9 @@ class Tally(NamedTuple):
     part: Tensor
     """Parts of this round that are done."""
     shifts: Tensor
-    """What the proposal has of its own for each row (rows, n_own), if it is refined."""
+    """What the proposal has of its own for each row (rows, n_row_biases), if it is refined."""
     refined: Tensor
-    """Rows for which that has been found."""
+    """For how many rows that has been found."""
 
 
 class Scored(NamedTuple):
@@ -123,7 +124,7 @@ def fresh(how: Scoring, x: Tensor, proposal: Chain) -> Tally:
         spent=torch.zeros(n, dtype=torch.int64, device=device),
         round=torch.tensor(0),
         part=torch.tensor(0),
-        shifts=torch.zeros(n, proposal.n_own if how.refine else 0, device=device),
+        shifts=torch.zeros(n, proposal.n_row_biases if how.refine else 0, device=device),
         refined=torch.tensor(0),
     )
 
@@ -148,10 +149,12 @@ def score(
         rng = generator(x.device, how.seed, "nothing is drawn")
         looks = [propose(model, theta, proposal, phi, part.to(theta.dtype), 1, rng) for part in x.split(1000)]
         return _exact(torch.cat([look.log_weight[0] for look in looks]))
-    refining = how.refine * REFINING / (how.refine * REFINING + how.draws)  # its share of the work
-    if how.refine:
+    refining = how.refine * DRAWS_A_STEP / (how.refine * DRAWS_A_STEP + how.draws)  # its share of the work
+    refined = how.refine > 0 and len(proposal.layers) > 0
+    if refined:
         check_refinable(proposal)
-        at_once = max(1, _cells(how) // (_width(model) * REFINING))
+        cells = (_width(model) + 2 * proposal.n_row_biases) * DRAWS_A_STEP  # of a row, some on the way back
+        at_once = max(1, min(TOGETHER, _cells(how) // cells))
         for start in range(int(tally.refined), len(x), at_once):
             part = x[start : start + at_once].to(theta.dtype)
             rng = generator(x.device, how.seed, how.member, "refine", start)
@@ -168,7 +171,7 @@ def score(
         for i, (rows, draws) in list(enumerate(parts))[int(tally.part) :]:
             # every part has a generator of its own, so that any of them can be the next
             rng = generator(x.device, how.seed, how.member, "score", r, i)
-            shifts = tally.shifts[rows].to(theta.dtype) if how.refine else None
+            shifts = tally.shifts[rows].to(theta.dtype) if refined else None
             drawn = propose(model, theta, proposal, phi, x[rows].to(theta.dtype), draws, rng, shifts=shifts)
             _add(tally, rows, drawn.log_weight)
             tally = tally._replace(part=torch.tensor(i + 1))

@@ -34,7 +34,7 @@ def log_prob(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor) -> Te
     """`bernoulli.log_prob` of the log-odds given W^T + offset, which is one row or as many as there are values."""
     shape = broadcast((*given.shape[:-1], weight.shape[0]), offset.shape, value.shape)
     if not (given.shape[-1] and given.shape[:-1] == shape[:-1] and choose.fused(given, weight, offset, fixed=(value,))):
-        return bernoulli.log_prob(F.linear(given, weight) + offset, value)
+        return bernoulli.log_prob(affine(given, weight, offset), value)
     if not choose.wants_grad(given, weight, offset):
         return track(given, weight, offset, value, back=False).log_prob
     rows = as_rows(given, given.shape), weight, as_rows(offset, shape), as_rows(value, shape)

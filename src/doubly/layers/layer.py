@@ -53,7 +53,7 @@ class Layer(ABC):
         if self.start not in get_args(Start):
             raise UserError(f"start must be one of {', '.join(get_args(Start))}, got {self.start!r}")
 
-    def own(self) -> tuple[str, ...]:
+    def row_biases(self) -> tuple[str, ...]:
         """Parameters which `draw` takes with a row for each row that is given, too: what is added last."""
         return ()
 

@@ -43,7 +43,7 @@ class Perceptron(Layer):
             found |= {f"W_{head}": (self.n_out, sizes[-1]), f"b_{head}": (self.n_out,)}
         return found
 
-    def own(self) -> tuple[str, ...]:
+    def row_biases(self) -> tuple[str, ...]:
         return tuple(f"b_{head}" for head in self.heads)
 
     def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Params:

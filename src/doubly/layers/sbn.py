@@ -21,7 +21,7 @@ class SBN(Layer):
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {"W": (self.n_out, self.n_in), "b": (self.n_out,)}
 
-    def own(self) -> tuple[str, ...]:
+    def row_biases(self) -> tuple[str, ...]:
         return ("b",)
 
     def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Params:

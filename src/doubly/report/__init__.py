@@ -150,7 +150,8 @@ def _result(score: dict[str, Any], exact: bool) -> Result:
     truth = f"; truth {score['truth']:.2f}" if "truth" in score else ""
     value, stderr = f"{score['log_likelihood']:.2f}", f"{score['stderr'] or 0:.2f}"
     samples = f" of {score['samples']} samples" if score.get("samples") else ""
-    ways = "".join(f", {word}" for word in ("adaptive",) if score.get(word))
+    ways = ", adaptive" if score.get("adaptive") else ""
+    ways += f", refined by {score['refine']} steps" if score.get("refine") else ""
     return Result(f"{score['split']} log-likelihood", value, stderr, f"{score['of']}{samples}, {draws}{ways}{truth}")
 
 
