@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import time
 from typing import Any
 
 import pytest
@@ -47,6 +48,7 @@ def test_a_recipe_can_be_built(name):
     assert recipe.question.draws == (1 if exact else 500 if "ade" in recipe.config.proposal
                                      else 5000 if "vae" in name else 1000 if "gibbs" in name else 100_000)  # fmt: skip
     assert (recipe.question.ais > 0) == ("gibbs" in name)
+    assert exact or (recipe.question.refine > 0) == (method.proposal.n_row_biases > 0 and "gibbs" not in name)
     assert (recipe.config.schedule != "constant") == (recipe.preset in ("vae", "iwae"))
 
 
@@ -120,16 +122,24 @@ def test_a_budget_is_never_too_short_for_a_sample(small, monkeypatch, tmp_path):
 
 
 def test_the_times_of_a_draw_and_of_a_pass_are_measured_beside_all_else(small, monkeypatch, tmp_path):
-    """Three seconds go by before anything is drawn, seven with each pass, a microsecond with each draw of a row."""
+    """Three seconds go by before anything is drawn, seven with each pass, a microsecond with each draw of a row.
+
+    A step of refining takes half a second for a few rows; 20 are a share of the test rows in that, twenty times.
+    """
     run = fit_config(dataclasses.replace(small.config, epochs=1, collect=1), tmp_path / "run", quiet=True)
 
-    def trial(run: Run, question: Question, draws: int, passes: int = 0) -> float:
-        return 3 + 7 * passes + 1e-6 * reproduce.FEW_ROWS * draws
+    def trial(run: Run, question: Question, draws: int, passes: int = 0, refine: int = 0) -> float:
+        return 3 + 7 * passes + 1e-6 * reproduce.FEW_ROWS * draws + 0.5 * refine
 
     monkeypatch.setattr(reproduce, "_trial", trial)
     question = dataclasses.replace(small.question, draws=100_000)
     assert reproduce._seconds_a_draw(run, question) == pytest.approx(1e-6 * len(run.data().test), rel=1e-3)
     assert reproduce._seconds_a_pass(run, question) == pytest.approx(7)
+    assert reproduce._seconds_of_refining(run, question) == 0, "it is not asked for"
+    refined, share = dataclasses.replace(question, refine=20), len(run.data().test) / reproduce.FEW_ROWS
+    assert reproduce._seconds_of_refining(run, refined) == pytest.approx(10 * share)
+    soon, later = (reproduce._within(time.monotonic() + 10 * share * factor, run, refined) for factor in (1.5, 3))
+    assert (soon.refine, later.refine) == (0, 20), "not if it takes more than half of the time"
 
 
 def test_a_refit_comes_out_of_the_time_for_training(small, monkeypatch, tmp_path):

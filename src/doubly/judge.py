@@ -193,10 +193,8 @@ def _facts(
 
 def _advice(question: Question, posterior: Posterior) -> list[str]:
     """What may help rows whose draws miss much of p(z | x), of what can be done here and was not."""
-    can_refine, one_model = (
-        posterior.method.proposal.n_row_biases > 0,
-        question.of != "ensemble" and not posterior.others,
-    )
+    can_refine = posterior.method.proposal.n_row_biases > 0
+    one_model = question.of != "ensemble" and not posterior.others
     return [
         "more --draws",
         "a longer --refit",

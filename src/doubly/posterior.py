@@ -138,9 +138,11 @@ class Posterior:
         """The samples of the weights that were kept (or averages over windows), evenly spaced over the collection."""
         return [member.theta for member in self._kept()]
 
-    def log_likelihood(self, x: np.ndarray, draws: int = 1000, of: Of = "mean", seed: int = 0) -> np.ndarray:
-        """log p(x), one value for each row."""
-        return self.score(x, of, Scoring(draws=draws, seed=seed)).log_likelihood.cpu().numpy()
+    def log_likelihood(
+        self, x: np.ndarray, draws: int = 1000, of: Of = "mean", seed: int = 0, refine: int = 0
+    ) -> np.ndarray:
+        """log p(x), one value for each row; with `refine`, after so many steps that fit the proposal to it alone."""
+        return self.score(x, of, Scoring(draws=draws, refine=refine, seed=seed)).log_likelihood.cpu().numpy()
 
     def score(self, x: np.ndarray, of: Of = "mean", how: Scoring | None = None, samples: int | None = None) -> Scored:
         """log p(x) of each row, with how far to trust it; `samples` chooses the mean of the first so many."""

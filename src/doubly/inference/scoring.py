@@ -23,7 +23,7 @@ from doubly.model import Chain
 GROUPS = 20  # in which the draws are summed apart, to be resampled for their error
 FIRST = 100  # draws that every row gets where draws are spent adaptively
 RELIABLE = 0.7  # the largest k̂ at which a mean weight can be relied on
-TOGETHER = 32  # rows that are refined at a time, at most; between them the work may be stopped
+REFINED_AT_ONCE = 2**21  # cells, at most: some seconds of work, after which it may be stopped
 BYTES_PER_CELL = 16  # the logits of all layers, and what is made of them on the way
 
 
@@ -154,7 +154,7 @@ def score(
     if refined:
         check_refinable(proposal)
         cells = (_width(model) + 2 * proposal.n_row_biases) * DRAWS_A_STEP  # of a row, some on the way back
-        at_once = max(1, min(TOGETHER, _cells(how) // cells))
+        at_once = max(1, min(REFINED_AT_ONCE, _cells(how)) // cells)
         for start in range(int(tally.refined), len(x), at_once):
             part = x[start : start + at_once].to(theta.dtype)
             rng = generator(x.device, how.seed, how.member, "refine", start)
