@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -362,3 +363,8 @@ def test_the_recommended_settings_are_for_rows_of_the_method():
 def test_a_time_that_is_none_is_refused(text):
     with pytest.raises(UserError, match="written as 2h"):
         reproduce.seconds(text)
+
+
+def test_the_page_is_that_of_the_results():
+    root = Path(__file__).parents[1]
+    assert (root / "docs" / "results.md").read_text() == tables.page(root / "results"), "make it anew"
