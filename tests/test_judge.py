@@ -238,7 +238,7 @@ def test_annealing_is_a_second_opinion(run):
 
 def test_a_refined_score_is_of_the_same_likelihood_with_more_effective_draws(run):
     """Both estimate log p(x), with a bias of 1 / (2 effective draws) each: their mean difference is within 4 errors."""
-    how = {"draws": 2000, "refit": 0, "quiet": True}
+    how: dict[str, Any] = {"draws": 2000, "refit": 0, "quiet": True}
     plain, refined = judge.evaluate(run.path, **how), judge.evaluate(run.path, refine=100, **how)
     found = judge.paired(refined.rows, plain.rows)
     assert refined.facts["ess"] > 1.2 * plain.facts["ess"] > 100
