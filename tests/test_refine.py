@@ -110,7 +110,7 @@ def test_a_unit_that_is_seldom_on_is_not_pushed_off():
     """p(z | x) is the prior, of which the proposal knows all but that ten other units are fair, and not mostly on.
 
     Of 50 draws, few have any weight then, and most of these sets show a unit that is on once in a hundred as never on.
-    Steps of one size for any gradient move it by -0.5 or more; it should stay where it is, within a third of that.
+    Steps of one size for any gradient (a small epsilon) move it by -0.25; it should stay where it is, within 0.1.
     """
     model, proposal = (build("sbn", data=1, hidden=(11,)) for build in (Chain.build, Chain.build_proposal))
     theta, phi = torch.zeros(model.size), torch.zeros(proposal.size)
@@ -118,7 +118,7 @@ def test_a_unit_that_is_seldom_on_is_not_pushed_off():
     model.unflatten(theta)[1]["b"][0] = seldom
     proposal.unflatten(phi)[0]["b"][:] = torch.tensor([seldom] + [2.0] * 10)
     shifts = refine(model, theta, proposal, phi, torch.ones(200, 1), 200, torch.Generator().manual_seed(0))
-    assert abs(shifts[:, 0].mean()) < 0.17
+    assert abs(shifts[:, 0].mean()) < 0.1
     assert (shifts[:, 1:].mean(0) < -1.5).all(), "the others are found"
 
 

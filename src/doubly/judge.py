@@ -54,7 +54,8 @@ def evaluate(
     if question.ais:  # refused before hours of scoring
         _check_annealing(question, runs)
     if question.refine:
-        _check_refining(runs)
+        for run in runs:
+            check_refinable(build(run.config, run.facts).proposal)
     with _at_work(question, runs[0], quiet) as options:
         chains = [run.posterior(**options) for run in runs]
         posterior = dataclasses.replace(chains[0], others=chains[1:])
@@ -236,13 +237,6 @@ def _check_annealing(question: Question, runs: Sequence[Run]) -> None:
     if question.ais_rows < 1:
         raise UserError(f"ais_rows must be at least 1, got {question.ais_rows}")
     _annealing(question).check(build(runs[0].config, runs[0].facts).model)
-
-
-def _check_refining(runs: Sequence[Run]) -> None:
-    for run in runs:
-        method = build(run.config, run.facts)
-        if not is_exact(method.model, method.proposal):
-            check_refinable(method.proposal)
 
 
 def _check_same_data(one: Run, other: Run) -> None:

@@ -22,8 +22,8 @@ CALM = Adam(epsilon=0.1)
 
 
 def check_refinable(proposal: Chain) -> None:
-    """Refuse where no layer of the proposal has biases that a row may have of its own."""
-    if not proposal.n_row_biases:
+    """Refuse where no layer of the proposal has biases that a row may have of its own, if there is any to refine."""
+    if proposal.layers and not proposal.n_row_biases:
         kinds = ", ".join(sorted({type(layer).__name__ for layer in proposal.layers}))
         raise UserError(f"a proposal of {kinds} layers cannot be refined row by row: leave --refine out")
 

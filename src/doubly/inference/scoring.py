@@ -150,9 +150,10 @@ def score(
         looks = [propose(model, theta, proposal, phi, part.to(theta.dtype), 1, rng) for part in x.split(1000)]
         return _exact(torch.cat([look.log_weight[0] for look in looks]))
     refining = how.refine * DRAWS_A_STEP / (how.refine * DRAWS_A_STEP + how.draws)  # its share of the work
-    refined = how.refine > 0 and len(proposal.layers) > 0
-    if refined:
+    if how.refine:
         check_refinable(proposal)
+    refined = how.refine > 0 and proposal.n_row_biases > 0
+    if refined:
         cells = (_width(model) + 2 * proposal.n_row_biases) * DRAWS_A_STEP  # of a row, some on the way back
         at_once = max(1, min(REFINED_AT_ONCE, _cells(how)) // cells)
         for start in range(int(tally.refined), len(x), at_once):
