@@ -27,6 +27,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "study.md"
 DRAWS, REFIT_PASSES, MEMBERS = 500, 30, 5
 DREAMS = 4000  # rows drawn from the model, to see which of its units are alive
 WEIGHTS = ("last", "mean", "ensemble")
+OPTIMISER = "fresh-adam"  # the variant without noise, of the same budget as the others
 
 Settings = dict[str, Any]
 
@@ -52,8 +53,8 @@ STUDIES = {
             *("paper", "long", "quicker", "quicker-fresh", "fresh-draws-20", "fresh", "fresh-long"),
             *("fresh-batch-33", "fresh-dreams", "fresh-warm", "fresh-warm-dreams"),
             *("fresh-wide", "fresh-wide-long", "fresh-normal", "fresh-wider-long", "fresh-wide-longer"),
-            *("split", "quick", "warm"),
-            *("falling", "wake-sleep", "draws-10", "gibbs", "rws"),
+            *("split", "quick", "warm", "often", "windows"),
+            *("falling", "wake-sleep", "draws-10", "gibbs", "fresh-adam", "rws"),
         ),
     ),
     "caltech-silhouettes": Setting(
@@ -64,7 +65,7 @@ STUDIES = {
             *("paper", "long", "longest", "shared", "phi-long", "phi-longer", "quicker", "phi-quicker"),
             *("quicker-fresh", "quicker-wide", "quicker-draws-10", "fresh-draws-10", "fresh-draws-20"),
             *("fresh-draws-50", "fresh-batch-33", "fresh-dreams", "fresh-warm", "fresh-warm-dreams"),
-            *("fresh-phi-2", "fresh-wide-long", "rws"),
+            *("fresh-warm-narrow", "fresh-phi-2", "fresh-often", "fresh-wide-long", "fresh-adam", "rws"),
         ),
     ),
 }
@@ -73,6 +74,8 @@ STUDIES = {
 FRESH: Settings = {"theta_steps": 1}
 WIDE: Settings = FRESH | {"prior": "student-t:scale=0.3"}
 QUICK: Settings = {"phi_step": 1e-3, "resample": False, "step": 3.0}
+OFTEN: Settings = {"collect": 1000, "collect_every": "4steps"}
+ADAM: Settings = {"sampler": "adam", "step": 3e-3}
 VARIANTS: dict[str, tuple[str, Settings]] = {
     "paper": ("ten steps on each mini-batch, constant step", {}),
     "long": ("the step three times as long", {"step": 3.0}),
@@ -101,7 +104,16 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
         "fresh-warm, proposal by wake and sleep",
         QUICK | FRESH | {"draws": 20, "warmup": 0.5, "warmup_step": 3e-3, "objective": "wake-sleep"},
     ),
+    "fresh-warm-narrow": (
+        "fresh-warm, prior of scale 0.03",
+        QUICK | FRESH | {"draws": 20, "warmup": 0.5, "warmup_step": 3e-3, "prior": "student-t:scale=0.03"},
+    ),
     "fresh-phi-2": ("fresh-draws-20, two steps of the proposal", QUICK | FRESH | {"draws": 20, "phi_steps": 2}),
+    "fresh-often": (
+        "fresh-draws-20, ten times as many samples, the ensemble one of their windows' means",
+        QUICK | FRESH | {"draws": 20, "window": 200} | OFTEN,
+    ),
+    "fresh-adam": ("fresh-draws-20 by Adam: the optimiser of the same budget", QUICK | FRESH | {"draws": 20} | ADAM),
     "fresh": ("a mini-batch for each step", FRESH),
     "fresh-long": ("fresh, the step three times as long", FRESH | {"step": 3.0}),
     "fresh-wide": ("a mini-batch for each step, prior of scale 0.3", WIDE),
@@ -112,6 +124,8 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
     "split": ("fresh-wide-long by splitting", WIDE | {"step": 3.0, "sampler": "sgnht-split"}),
     "quick": ("fresh-wide-long, thermostats 100 times as quick", WIDE | {"step": 3.0, "sampler": "sgnht:rate=100"}),
     "warm": ("fresh-wide-long after a tenth of Adam", WIDE | {"step": 3.0, "warmup": 0.1, "warmup_step": 0.01}),
+    "often": ("fresh-wide-long, ten times as many samples", WIDE | {"step": 3.0} | OFTEN),
+    "windows": ("fresh-wide-long, the ensemble one of means over windows", WIDE | {"step": 3.0, "window": 20}),
     "falling": (
         "fresh-wide-long, the step falling",
         WIDE | {"step": 3.0, "schedule": "polynomial:power=0.55,offset=30"},
@@ -127,7 +141,7 @@ def fields(data: str, name: str, seed: int) -> Settings:
     """The settings of a run: steps in all are the same, however many a mini-batch gets."""
     study, changes = STUDIES[data], dict(VARIANTS[name][1])
     chosen = {"preset": "dsgnht-nais"} | study.base | {"theta_steps": 10} | changes
-    if "step" in changes and changes["step"] is not None:
+    if changes.get("step") and changes.get("sampler") != "adam":
         chosen["step"] = changes["step"] * study.base["step"]  # in units of the paper's
     if chosen["preset"] != "dsgnht-nais":
         chosen = {"preset": chosen["preset"], "theta_steps": 1} | {"hidden": study.base["hidden"]}
@@ -145,7 +159,7 @@ def fields(data: str, name: str, seed: int) -> Settings:
         "threads": 1,
         "checkpoint_minutes": 60.0,
     }
-    return chosen | alike | {"data": data, "seed": seed}
+    return alike | chosen | {"data": data, "seed": seed}
 
 
 def fit(chosen: Settings) -> dict[str, Any]:
@@ -224,10 +238,31 @@ def table(runs: dict[str, Any]) -> Table:
     )
 
 
-def over_seeds(values: list[float]) -> str:
+def gains(runs: dict[str, Any]) -> Table:
+    """What a posterior gains over one of its draws, and over the optimiser of the same budget, seed by seed."""
+    valid = {key: run["valid"] for key, run in runs.items() if "valid" in run}
+    seeds = sorted(key.split("/")[1] for key in valid if key.split("/")[0] == OPTIMISER)
+    rows = []
+    for name in VARIANTS:
+        mine = [seed for seed in seeds if f"{name}/{seed}" in valid]
+        if name == OPTIMISER or len(mine) < 3:
+            continue
+        pairs = [(valid[f"{name}/{seed}"], valid[f"{OPTIMISER}/{seed}"]) for seed in mine]
+        differences = [
+            [own["mean"] - own["last"] for own, _ in pairs],
+            [own["ensemble"] - own["last"] for own, _ in pairs],
+            [own["mean"] - other["last"] for own, other in pairs],
+            [own["mean"] - other["mean"] for own, other in pairs],
+        ]
+        rows.append([f"`{name}`", *(over_seeds(each, "+") for each in differences), str(len(mine))])
+    head = ["variant", "mean over last draw", "ensemble over last draw", "mean over Adam", "mean over Adam's mean"]
+    return Table([*head, "seeds"], rows)
+
+
+def over_seeds(values: list[float], sign: str = "") -> str:
     """The mean and, from three on, its standard error: of two, that is no more than a guess."""
     error = f" ± {np.std(values, ddof=1) / math.sqrt(len(values)):.2f}" if len(values) > 2 else ""
-    return f"{np.mean(values):.2f}{error}"
+    return f"{np.mean(values):{sign}.2f}{error}"
 
 
 def publish() -> None:
@@ -241,6 +276,8 @@ def publish() -> None:
             f"`python benchmarks/study.py --data {data} --seeds SEEDS --variants VARIANT …`, {section['machine']}, "
             "each run on one thread.\n\n"
         )
+        if (gained := gains(section["runs"])).rows:
+            text += f"What the posterior gains there, paired by seed:\n\n{gained}\n\n"
     put(PAGE, "study", text.rstrip())
 
 
