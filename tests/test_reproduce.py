@@ -14,6 +14,7 @@ from doubly import cli, judge, reproduce, tables
 from doubly.config import Facts, Question, build, preset
 from doubly.drive import fit_config
 from doubly.errors import UserError
+from doubly.layers.autoregressive import Autoregressive
 from doubly.recipes import RECOMMENDED, Recipe, recipes, with_recommended
 from doubly.run import Run
 
@@ -59,6 +60,8 @@ def test_a_recipe_with_the_recommended_settings_can_be_built(name):
     method = build(recipe.config, Facts(784, "binary", (28, 28)))
     assert method.theta_steps == 1
     assert method.collect == recipes()[name].config.collect
+    untried = "gibbs" in name or any(isinstance(layer, Autoregressive) for layer in method.model.layers)
+    assert (method.warmup == 0) == untried, "Adam first where that was tried"
 
 
 def only(monkeypatch, recipe: Recipe) -> None:
@@ -321,6 +324,10 @@ def test_a_result_says_in_what_it_differs_from_its_recipe(small, tmp_path):
     assert tables.marks(found) == ["cut"]
     changed = {"cut": False, "refit": [7, "sleep"], "config": found["config"] | {"step": 0.1, "epochs": 3}}
     assert tables.marks(found | changed) == ["step 0.1", "refit 7 sleep"]
+    step, length = {"warmup_step": 0.5}, {"warmup": 2}
+    assert tables.marks(found | {"cut": False, "config": found["config"] | step}) == [], "of no warm-up"
+    warmed = found | {"cut": False, "config": found["config"] | step | length}
+    assert tables.marks(warmed) == ["warmup 2", "warmup_step 0.5"]
 
 
 def test_a_result_says_what_it_lacks(small, monkeypatch, tmp_path):
@@ -347,11 +354,10 @@ def test_a_row_with_the_recommended_settings_is_filed_apart(small, tmp_path):
 
 def test_larger_data_make_the_recommended_settings_wait_for_fewer_epochs():
     """An epoch of binarised MNIST has 500 mini-batches, one of Caltech 41."""
-    known = recipes()
-    small, large = (with_recommended(known[name]).config for name in ("caltech-sbn-200", "mnist-sbn-200"))
+    small, large = preset("recommended"), with_recommended(recipes()["mnist-sbn-200"]).config
     assert (small.collect_every, large.collect_every) == ("10epochs", "1epoch")
-    assert large.patience == small.patience / 10
-    assert large.draws == small.draws == preset("recommended").draws
+    assert (large.patience, large.warmup) == (small.patience / 10, small.warmup / 10)
+    assert (large.draws, large.warmup_step) == (small.draws, small.warmup_step)
 
 
 def test_the_recommended_settings_are_for_rows_of_the_method():

@@ -290,6 +290,8 @@ def test_the_same_seed_gives_the_same_bits_and_another_one_does_not():
 def test_divergence_is_an_error_that_names_epoch_step_and_gradient():
     with pytest.raises(Diverged, match=r"diverged in epoch \d+: the largest gradient was .* with step 1e\+30"):
         run(method(step=1e30, epochs=20, collect=0), rows(25), rows(5))
+    with pytest.raises(Diverged, match=r"with warmup_step 1e\+38; try warmup_step 3\.3e\+37"):
+        run(method(warmup=5, warmup_step=1e38, epochs=20, collect=0), rows(25), rows(5))
 
 
 @pytest.mark.parametrize(

@@ -175,8 +175,10 @@ _VAE = {
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "dsgnht-nais": ("the paper's method: thermostat, importance sampling, inclusive KL", {"resample": True}),
     "recommended": (
-        "the same with what docs/study.md found to be better; an epoch has a tenth of the steps",
+        "the same with what docs/study.md found to be better, after Adam; an epoch has a tenth of the steps",
         {
+            "warmup": 150,
+            "warmup_step": 3e-3,
             "step": 0.03,
             "phi_step": 1e-3,
             "draws": 20,

@@ -1,6 +1,7 @@
 """Where the time of a training step goes: its phases, measured on the data and the settings of a fit."""
 
 import cProfile
+import dataclasses
 import pstats
 import time
 from collections.abc import Callable
@@ -44,7 +45,7 @@ def profile(config: Config, steps: int = 100) -> Profile:
         raise UserError(f"steps must be at least 1, got {steps}")
     check_device(config.device)
     data = load(config.data, binarise=config.binarise)
-    method = build(config, data)
+    method = build(dataclasses.replace(config, warmup=0), data)  # a step of the sampler, not of what warms it up
     threads = config.threads or enough_threads(method, config.draws)
     train = torch.as_tensor(data.train).to(config.device)
     with use_threads(threads), compiling(config.compile):

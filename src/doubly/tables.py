@@ -73,10 +73,11 @@ def marks(result: dict[str, Any]) -> list[str]:
     if config.hidden:  # else there is no proposal to fit
         here = here | {"refit": result["refit"], "refine": result.get("refine", 0)}
         there = there | {"refit": recipe.refit, "refine": recipe.question.refine}
+    untold = (*FREE, "seed", *["warmup_step"] * (not here["warmup"]))
     other = [
         f"{name} {_written(here[name])}"
         for name, value in there.items()
-        if name not in (*FREE, "seed") and _written(here[name]) != _written(value)
+        if name not in untold and _written(here[name]) != _written(value)
     ]
     return [*(word for word, true in said.items() if true), *other]
 

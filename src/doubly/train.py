@@ -71,7 +71,10 @@ class Method:
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.collect and self.warmup >= self.epochs:
-            raise UserError(f"a warm-up of {self.warmup} epochs leaves none of {self.epochs} to sample: raise epochs")
+            raise UserError(
+                f"a warm-up of {self.warmup} epochs leaves none of {self.epochs} to sample: "
+                "raise epochs or shorten warmup"
+            )
         if self.collect and self.window > self.collect:
             raise UserError(f"a window of {self.window} samples is never full with {self.collect}: raise collect")
 
@@ -348,9 +351,11 @@ def _end_epoch(method: Method, state: State, valid: Tensor, n_data: int) -> tupl
     rows_seen, train, effective, largest = state.totals.tolist()
     theta, epoch = state.theta.theta, state.epoch + 1
     if not healthy(state):
+        name = "warmup_step" if state.epoch < method.warmup else "step"
+        size = getattr(method, name)
         raise Diverged(
             f"the chain diverged in epoch {epoch}: the largest gradient was {largest:.3g} "
-            f"with step {method.step:g}; try step {method.step / 3:.2g}"
+            f"with {name} {size:g}; try {name} {size / 3:.2g}"
         )
     rng = generator(valid.device, method.seed, "valid")  # the same draws every epoch make epochs comparable
     rows = method.estimator.validate(
