@@ -10,7 +10,7 @@ import time
 from typing import NamedTuple
 
 import doubly
-from doubly.judge import evaluate, paired
+from doubly.analysis.evaluate import evaluate, paired
 from results import Table, record
 
 FIT = {"data": "digits", "hidden": (100,), "step": 0.02, "epochs": 60, "collect": 20, "theta_steps": 5, "threads": 1}

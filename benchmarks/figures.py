@@ -18,12 +18,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from doubly.config import preset
+from doubly.analysis.evaluate import Found, curve, evaluate, paired
+from doubly.analysis.report.figures import BLUE, FAINT, GREEN, PURPLE, QUIET, TEXT, VERMILION, image_grid, weights
 from doubly.data import load
-from doubly.drive import fit_config, resume
-from doubly.judge import Found, curve, evaluate, paired
-from doubly.report.figures import BLUE, FAINT, GREEN, PURPLE, QUIET, TEXT, VERMILION, image_grid, weights
-from doubly.run import Run
+from doubly.runs.fit import fit_config, resume
+from doubly.runs.folder import Run
+from doubly.runs.presets import preset
 from results import Table, about, put
 from study import WEIGHTS, read
 

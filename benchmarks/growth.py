@@ -16,8 +16,10 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from doubly.config import Facts, build, from_dict
-from doubly.train import init, step
+from doubly.runs.build import Facts, build
+from doubly.runs.config import from_dict
+from doubly.training.state import init
+from doubly.training.step import step
 from results import Table, record
 
 PICTURE = Path(__file__).parents[1] / "docs" / "growth.svg"

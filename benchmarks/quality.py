@@ -24,9 +24,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
 import doubly
-from doubly.config import preset
+from doubly.core.errors import Diverged
 from doubly.data import load
-from doubly.errors import Diverged
+from doubly.runs.presets import preset
 from results import Table, about, put
 
 STORE = Path(__file__).with_name("quality.json")

@@ -9,9 +9,9 @@ import time
 
 import torch
 
-from doubly.inference import Scored, Scoring
-from doubly.judge import paired
-from doubly.run import Run
+from doubly.analysis.evaluate import paired
+from doubly.latents import Scored, Scoring
+from doubly.runs.folder import Run
 
 
 def line(found: Scored, plain: Scored, seconds: float) -> str:

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 import doubly
+from doubly.core.errors import Diverged
 from doubly.data import load
-from doubly.errors import Diverged
-from doubly.posterior import Posterior
+from doubly.posterior.store import Posterior
 from results import Table, about, put
 
 STORES = Path(__file__).with_name("study")

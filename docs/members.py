@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from doubly.catalogue import catalogue
+from doubly.cli.listing import catalogue
 
 TARGET = Path(__file__).with_name("members.md")
 

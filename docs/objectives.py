@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from doubly import OBJECTIVES, Chain
-from doubly.inference import NAIS, Visit
+from doubly.latents import NAIS, Visit
 
 HERE = Path(__file__).parent
 SEED, DRAWS, ROWS, BLOCKS, BURN_IN = 1, 5, 100, 2000, 300

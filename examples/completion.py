@@ -16,11 +16,11 @@ import numpy as np
 from sklearn.impute import KNNImputer, SimpleImputer
 
 from doubly import DeepGenerativeModel
+from doubly.analysis.accuracy import errors, mask
+from doubly.analysis.report.figures import image_rows, png
+from doubly.analysis.report.files import save
 from doubly.data import load
-from doubly.drive import use_threads
-from doubly.holes import errors, mask
-from doubly.report.figures import image_rows, png
-from doubly.report.files import save
+from doubly.runs.fit import use_threads
 
 ROWS, SHOWN, DRAWS = 100, 12, 20
 

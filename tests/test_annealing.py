@@ -17,10 +17,10 @@ from scipy import stats
 from torch import Tensor
 
 from doubly import Chain, UserError
-from doubly.inference.annealing import _HMC, ACCEPTANCE, Annealing, _Target
-from doubly.inference.sweep import sweep
 from doubly.kernels import gibbs as kernel
-from doubly.model import Values
+from doubly.latents.annealing import _HMC, ACCEPTANCE, Annealing, _Target
+from doubly.latents.sweep import sweep
+from doubly.layers.chain import Values
 from exact import BINARY, assert_same_law, bits
 
 BINARY_MODELS = [("sbn", (3,)), ("sbn", (2, 2)), ("darn", (3,)), ("darn:order=3", (2, 2)), ("sbn,darn,sbn", (2, 2))]

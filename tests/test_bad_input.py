@@ -11,8 +11,8 @@ import pytest
 
 import doubly
 from doubly import cli
-from doubly.config import from_dict
 from doubly.data import formats, load, read_rows
+from doubly.runs.config import from_dict
 from test_cli import refused
 from test_data import refusal
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import doubly
-from doubly.config import PRESETS, preset
 from doubly.data import load
+from doubly.runs.presets import PRESETS, preset
 
 # 20 epochs of 20 batches with 4 steps each: 1600 steps
 PROTOCOL: dict[str, Any] = {"data": "bars", "epochs": 20, "collect": 5, "theta_steps": 4, "valid_draws": 20}

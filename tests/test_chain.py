@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from doubly import LAYERS, Chain, UserError
-from doubly.inference import log_marginal
+from doubly.latents import log_marginal
 from doubly.layers import SBN
-from doubly.model import Values, nothing
+from doubly.layers.chain import Values, nothing
 from exact import BINARY, assert_same_law, bits, random_params
 
 HIDDEN = [(3,), (2, 2), ()]

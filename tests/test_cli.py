@@ -10,7 +10,9 @@ import pytest
 
 import doubly
 from doubly import cli
-from doubly.config import PRESETS, Config
+from doubly.cli import parser
+from doubly.runs.config import Config
+from doubly.runs.presets import PRESETS
 
 
 @pytest.fixture(scope="module")
@@ -223,21 +225,21 @@ def test_samples_come_as_numbers_and_as_a_picture(finished, capsys, tmp_path):
 
 
 def test_the_parser_and_the_config_have_the_same_defaults():
-    parsed = cli._parse(["fit"])
+    parsed = parser._parse(["fit"])
     assert Config(**{name: getattr(parsed, name) for name in Config.__dataclass_fields__}) == Config()
 
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_a_preset_sets_flags_and_flags_beside_it_win(name):
     for spelling in (["--preset", name], [f"--preset={name}"]):
-        parsed = cli._parse(["fit", *spelling, "--step", "0.123"])
+        parsed = parser._parse(["fit", *spelling, "--step", "0.123"])
         for field, value in PRESETS[name][1].items():
             assert getattr(parsed, field) == (0.123 if field == "step" else value)
         assert parsed.step == 0.123
 
 
 def test_list_names_every_member_in_text_and_json(capsys):
-    from doubly.catalogue import REGISTRIES
+    from doubly.cli.listing import REGISTRIES
 
     cli.main(["list", "--json"])
     listed = json.loads(capsys.readouterr().out)

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from doubly.core.errors import UserError
+from doubly.core.registry import describe
 from doubly.data import (
     DATASETS,
     SPLITS,
@@ -24,8 +26,6 @@ from doubly.data import (
     read_table,
     sample_bars,
 )
-from doubly.errors import UserError
-from doubly.registry import describe
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 BINARY = np.random.default_rng(1).integers(0, 2, (40, 6), dtype=np.uint8)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import io, stats
 
+from doubly.core.errors import UserError
+from doubly.core.registry import describe
 from doubly.data import DATASETS, SPLITS, Data, absolute, load, read_table, sample_bits
 from doubly.data.matlab import read_matrices
 from doubly.data.named import SIZES, upright
-from doubly.errors import UserError
-from doubly.registry import describe
 from test_data import BINARY, REAL, SHARED, refusal
 
 GREY = np.random.default_rng(3).integers(0, 256, (60, 4), dtype=np.uint8)

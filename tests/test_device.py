@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from doubly import LAYERS, OBJECTIVES, SAMPLERS
-from doubly.config import Facts, build, from_dict
-from doubly.train import State, init, step
+from doubly.runs.build import Facts, build
+from doubly.runs.config import from_dict
+from doubly.training.state import State, init
+from doubly.training.step import step
 
 VAE = {"model": "mlp:widths=7,normal", "proposal": "gaussian:widths=7"}
 BINARY = [name for name in LAYERS if getattr(LAYERS[name], "kind", "") == "binary"]

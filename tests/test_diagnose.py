@@ -14,11 +14,11 @@ import torch
 
 import doubly
 from doubly import cli
-from doubly.diagnose import diagnose, inference_data, temperature, track
-from doubly.errors import UserError
-from doubly.mixing import chance_rhat, ess_bulk, ess_tail, rhat, summarise
-from doubly.report.figures import png, traces
-from doubly.run import Run
+from doubly.analysis.convergence import chance_rhat, ess_bulk, ess_tail, rhat, summarise
+from doubly.analysis.diagnose import diagnose, inference_data, temperature, track
+from doubly.analysis.report.figures import png, traces
+from doubly.core.errors import UserError
+from doubly.runs.folder import Run
 from doubly.samplers import SGHMC, SGLD, SGNHT, Sampler, ScalarSGNHT, SplitSGNHT
 
 FIELDS: dict[str, Any] = {

@@ -10,15 +10,17 @@ from torch import Tensor
 
 from doubly import Chain, UserError
 from doubly.data import load
-from doubly.inference import NAIS, Estimate, Visit, Wanted
-from doubly.inference.gibbs import Gibbs, pack, unpack
-from doubly.inference.sweep import sweep
 from doubly.kernels import gibbs as kernel
 from doubly.kernels.gibbs import Swept
-from doubly.priors import Normal
-from doubly.run import _flatten, _unflatten
+from doubly.latents import NAIS, Estimate, Visit, Wanted
+from doubly.latents.gibbs import Gibbs, pack, unpack
+from doubly.latents.sweep import sweep
+from doubly.runs.folder import _flatten, _unflatten
 from doubly.samplers import SGNHT, Adam
-from doubly.train import Method, State, fit, init
+from doubly.samplers.priors import Normal
+from doubly.training.method import Method
+from doubly.training.protocol import fit
+from doubly.training.state import State, init
 from exact import assert_same_law, bits
 
 HIDDEN = [(3,), (2, 2)]

@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from doubly.errors import UserError
+from doubly.core.errors import UserError
 from doubly.kernels import bernoulli, choose, darn, linear, nade, noise
 from doubly.kernels.rows import as_arrays, as_rows
 

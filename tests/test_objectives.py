@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from doubly import OBJECTIVES, Chain, UserError
-from doubly.inference import NAIS, Visit
-from doubly.priors import Normal
+from doubly.latents import NAIS, Visit
 from doubly.samplers import SGNHT, Adam
-from doubly.train import Method, fit, init
+from doubly.samplers.priors import Normal
+from doubly.training.method import Method
+from doubly.training.protocol import fit
+from doubly.training.state import init
 from exact import bits
 
 X = torch.tensor([1.0, 0, 1], dtype=torch.float64)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from doubly import Chain, Posterior, UserError
-from doubly.evaluate import ensemble, summary
-from doubly.inference import NAIS, Scored, Scoring
-from doubly.priors import Normal
+from doubly.latents import NAIS, Scored, Scoring
+from doubly.posterior.scores import ensemble, summary
 from doubly.samplers import SGNHT, Adam
-from doubly.train import Method
+from doubly.samplers.priors import Normal
+from doubly.training.method import Method
 from exact import bits, random_params
 
 MODEL, PROPOSAL = Chain.build("sbn", data=4, hidden=(3,)), Chain.build_proposal("sbn", data=4, hidden=(3,))

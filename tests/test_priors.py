@@ -9,7 +9,7 @@ import torch
 from scipy import integrate, stats
 
 from doubly import PRIORS, Prior, UserError
-from doubly.registry import options
+from doubly.core.registry import options
 
 IMPROPER = {"flat"}
 REFERENCE: dict[str, tuple[tuple[str, ...], Callable]] = {

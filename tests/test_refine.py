@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from doubly import Chain, UserError
-from doubly.inference import Scoring, Tally, score
-from doubly.inference.refine import refine
+from doubly.latents import Scoring, Tally, score
+from doubly.latents.refine import refine
 from exact import bits
 
 
@@ -144,7 +144,7 @@ def test_a_refined_score_stops_and_goes_on_bit_for_bit(monkeypatch):
     again: list[int] = []
     score(*given, x, how, copy(tallies[0]), lambda tally, share: again.append(int(tally.refined)))
     assert min(again) > int(tallies[0].refined), "rows that have been refined are not refined again"
-    monkeypatch.setattr("doubly.inference.scoring.refine", None)
+    monkeypatch.setattr("doubly.latents.likelihood.refine", None)
     refined = next(tally for tally in tallies if int(tally.refined) == len(x))
     score(*given, x, how, copy(refined))
 

@@ -13,12 +13,13 @@ from matplotlib.image import imread
 
 import doubly
 from doubly import cli
-from doubly.config import Config
+from doubly.analysis.report import _result, figures, make
+from doubly.analysis.report.files import WRITERS, save_rows
+from doubly.cli import parser
+from doubly.core.errors import UserError
 from doubly.data import load
-from doubly.errors import UserError
-from doubly.report import _result, figures, make
-from doubly.report.files import WRITERS, save_rows
-from doubly.run import Run
+from doubly.runs.config import Config
+from doubly.runs.folder import Run
 
 FIT: dict[str, Any] = {"epochs": 3, "collect": 2, "theta_steps": 1, "batch": 400, "valid_draws": 10, "quiet": True}
 ROWS = np.random.default_rng(0).integers(0, 2, (7, 12), dtype=np.uint8)
@@ -99,7 +100,7 @@ def test_every_setting_is_on_the_page_and_the_command_makes_the_run_again(run, m
         assert f'<th scope="row">{name}</th>' in page
     command = re.search("<pre>(doubly .*?)</pre>", page)
     assert command
-    parsed = cli._parse(shlex.split(command[1])[1:])
+    parsed = parser._parse(shlex.split(command[1])[1:])
     assert {name: getattr(parsed, name) for name in Config.__dataclass_fields__} == vars(run.config)
     assert parsed.out == str(run.path)
 

@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 import torch
 
-from doubly import cli, judge, reproduce, tables
-from doubly.config import Facts, Question, build, preset
-from doubly.drive import fit_config
-from doubly.errors import UserError
+from doubly import cli
+from doubly.analysis import evaluate as judge
+from doubly.analysis.config import Question
+from doubly.core.errors import UserError
 from doubly.layers.autoregressive import Autoregressive
-from doubly.recipes import RECOMMENDED, Recipe, recipes, with_recommended
-from doubly.run import Run
+from doubly.paper import reproduce, tables
+from doubly.paper.recipes import RECOMMENDED, Recipe, recipes, with_recommended
+from doubly.runs.build import Facts, build
+from doubly.runs.fit import fit_config
+from doubly.runs.folder import Run
+from doubly.runs.presets import preset
 
 PAPER = {  # the rows that the method owns, and the baselines beside them
     "mnist-sbn-200": -101.8, "mnist-sbn-200-200": -92.5, "mnist-sbn-200-200-200": -89.9, "mnist-darn-200": -89.3,
@@ -268,7 +272,7 @@ def test_the_time_that_annealing_takes_is_foreseen(small, monkeypatch, tmp_path)
     def anneal(self, x, how, of):
         clock[0] += len(x) * how.temperatures * how.chains
 
-    monkeypatch.setattr("doubly.posterior.Posterior.anneal", anneal)
+    monkeypatch.setattr("doubly.posterior.store.Posterior.anneal", anneal)
     monkeypatch.setattr(reproduce.time, "monotonic", lambda: clock[0])
     loaded = Run.data
 

@@ -6,19 +6,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doubly import train
-from doubly.config import Facts, build, preset
-from doubly.inference import Scoring, normalised, propose, score
-from doubly.inference.draws import log_mean_weight
-from doubly.inference.sweep import sweep
-from doubly.model import Chain, Values
-from doubly.run import Run
+from doubly.latents import Scoring, normalised, propose, score
+from doubly.latents.importance import log_mean_weight
+from doubly.latents.sweep import sweep
+from doubly.layers.chain import Chain, Values
+from doubly.runs.build import Facts, build
+from doubly.runs.folder import Run
+from doubly.runs.presets import preset
+from doubly.training.method import Method
+from doubly.training.state import init
+from doubly.training.step import step
 from peers.side import Arrays, Side, Task, serve
 
 RUNS = Path(__file__).parents[2] / "runs" / "reproduce"
 
 
-def method(task: Task) -> train.Method:
+def method(task: Task) -> Method:
     config = preset(
         "dsgnht-nais",
         model=",".join(task.model),
@@ -39,7 +42,7 @@ def start(task: Task) -> Arrays:
     """Rows, weights and draws of the hidden variables that all sides are given."""
     how, rng = method(task), torch.Generator().manual_seed(0)
     x = (torch.rand(task.batch, task.widths[0], generator=rng) < task.ones).float()
-    state = train.init(how, x)
+    state = init(how, x)
     if task.run:
         run = Run(RUNS / task.run)
         saved = run.restore(build(run.config, run.facts))
@@ -79,7 +82,7 @@ class Own(Side):
         self.task, self.how = task, method(task)
         self.x, self.index = torch.from_numpy(arrays["x"]), torch.arange(task.batch)
         self.theta, self.phi = flat("theta", self.how.model, arrays), flat("phi", self.how.proposal, arrays)
-        state = train.init(self.how, self.x)
+        state = init(self.how, self.x)
         self.beginning = self.state = state._replace(
             theta=self.how.sampler.init(self.theta, state.rng), phi=self.how.optimiser.init(self.phi, state.rng)
         )
@@ -89,7 +92,7 @@ class Own(Side):
         self.state = self.beginning  # how long a step takes depends on the weights, which are not to drift away
         for _ in range(times):
             if self.task.work == "step":
-                self.state = train.step(self.how, self.state, self.x, self.index, self.task.n_data)
+                self.state = step(self.how, self.state, self.x, self.index, self.task.n_data)
             elif self.task.work == "score":
                 how = Scoring(draws=self.task.score_draws)
                 self.scored = score(self.how.model, self.theta, self.how.proposal, self.phi, self.x, how)

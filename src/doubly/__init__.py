@@ -9,47 +9,48 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from doubly.config import PRESETS, Config
+    from doubly.core.errors import UserError
     from doubly.data import DATASETS, Data
-    from doubly.drive import fit, resume
-    from doubly.drive import open_posterior as load
-    from doubly.errors import UserError
-    from doubly.estimator import DeepGenerativeModel
-    from doubly.inference import ESTIMATORS, OBJECTIVES, Estimate, Estimator, Objective
+    from doubly.latents import ESTIMATORS, OBJECTIVES, Estimate, Estimator, Objective
     from doubly.layers import LAYERS, Layer
-    from doubly.model import Chain
-    from doubly.posterior import Posterior
-    from doubly.priors import PRIORS, Prior
-    from doubly.run import Run
+    from doubly.layers.chain import Chain
+    from doubly.posterior.store import Posterior
+    from doubly.runs.config import Config
+    from doubly.runs.fit import fit, resume
+    from doubly.runs.fit import open_posterior as load
+    from doubly.runs.folder import Run
+    from doubly.runs.presets import PRESETS
     from doubly.samplers import SAMPLERS, Sampler
+    from doubly.samplers.priors import PRIORS, Prior
+    from doubly.sklearn import DeepGenerativeModel
 
 __version__ = "0.1.0"
 
 # each name and where it lives: nothing is imported before it is used, so that the command line starts at once
 _HOMES = {
-    "Chain": "model",
-    "Config": "config",
+    "Chain": "layers",
+    "Config": "runs.config",
     "DATASETS": "data",
     "Data": "data",
-    "DeepGenerativeModel": "estimator",
-    "ESTIMATORS": "inference",
-    "Estimate": "inference",
-    "Estimator": "inference",
+    "DeepGenerativeModel": "sklearn",
+    "ESTIMATORS": "latents",
+    "Estimate": "latents",
+    "Estimator": "latents",
     "LAYERS": "layers",
     "Layer": "layers",
-    "OBJECTIVES": "inference",
-    "Objective": "inference",
-    "PRESETS": "config",
-    "PRIORS": "priors",
-    "Posterior": "posterior",
-    "Prior": "priors",
-    "Run": "run",
+    "OBJECTIVES": "latents",
+    "Objective": "latents",
+    "PRESETS": "runs.presets",
+    "PRIORS": "samplers.priors",
+    "Posterior": "posterior.store",
+    "Prior": "samplers.priors",
+    "Run": "runs.folder",
     "SAMPLERS": "samplers",
     "Sampler": "samplers",
-    "UserError": "errors",
-    "fit": "drive",
-    "load": "drive:open_posterior",
-    "resume": "drive",
+    "UserError": "core.errors",
+    "fit": "runs.fit",
+    "load": "runs.fit:open_posterior",
+    "resume": "runs.fit",
 }
 
 __all__ = [

@@ -9,8 +9,8 @@ import math
 
 import numpy as np
 
+from doubly.core.errors import UserError
 from doubly.data.dataset import Data, is_binary
-from doubly.errors import UserError
 
 
 def bars() -> Data:

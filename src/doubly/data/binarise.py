@@ -8,9 +8,9 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from doubly.choices import Binarise
+from doubly.core.errors import UserError
+from doubly.core.types import Binarise
 from doubly.data.dataset import Place, first_place, is_binary, sample_bits
-from doubly.errors import UserError
 
 
 class Bits(NamedTuple):

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from doubly.errors import UserError
+from doubly.core.errors import UserError
 
 ColumnKind = Literal["binary", "category", "integer", "real"]
 MOST_LEVELS = 1000  # beyond this a text is a name or a remark, and its one-hot cells would drown the rest

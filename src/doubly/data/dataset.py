@@ -11,8 +11,8 @@ from typing import Literal
 
 import numpy as np
 
+from doubly.core.errors import UserError
 from doubly.data.columns import Columns
-from doubly.errors import UserError
 
 SPLITS = ("train", "valid", "test")
 

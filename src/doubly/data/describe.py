@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from doubly.data import DATASETS, file_options, load
+from doubly.core.errors import UserError
+from doubly.core.registry import describe
 from doubly.data.columns import Columns
 from doubly.data.dataset import SPLITS, is_binary, missing, unscaled
 from doubly.data.fetch import remembered, sha256
 from doubly.data.files import read_raw
+from doubly.data.load import DATASETS, file_options, load
 from doubly.data.named import FORMS, SIZES, data_folder, find, homes
-from doubly.errors import UserError
-from doubly.registry import describe
 
 SHOWN = 10  # names in a message, before it says how many more there are
 

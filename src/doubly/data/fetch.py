@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from doubly.errors import UserError
+from doubly.core.errors import UserError
 
 
 class Remote(NamedTuple):

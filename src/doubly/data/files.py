@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from doubly.core.errors import UserError
 from doubly.data.binarise import binarise, check_way
 from doubly.data.columns import Column, Columns, Sheet, shown
 from doubly.data.dataset import SPLITS, Data, Kind, Origin, Place, as_kind, check_finite, is_binary
 from doubly.data.formats import TABLES, check_readable, damage_named, open_arrays, read_parquet, suffix_of
 from doubly.data.text import read_csv
-from doubly.errors import UserError
 
 
 @dataclass(frozen=True)

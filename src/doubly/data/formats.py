@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from doubly.core.errors import UserError
 from doubly.data.columns import Sheet, sheet_of
 from doubly.data.matlab import read_matrices
-from doubly.errors import UserError
 
 TABLES = (".csv", ".parquet")
 SUFFIXES = (".npz", ".npy", ".csv", ".parquet", ".mat", ".amat", ".pkl.gz", "-ubyte", "-ubyte.gz", ".idx", ".idx.gz")

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from doubly.errors import UserError
+from doubly.core.errors import UserError
 
 MATRIX, COMPRESSED = 14, 15
 # how values are stored (MATLAB keeps whole numbers of any class in the smallest type), and what they then are

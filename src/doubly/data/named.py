@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doubly.choices import Binarise
+from doubly.core.errors import UserError
+from doubly.core.types import Binarise
 from doubly.data.binarise import binarise
 from doubly.data.dataset import SPLITS, Data
 from doubly.data.fetch import HOMES, Remote, fetch, tabular_home
 from doubly.data.files import table_in
 from doubly.data.formats import damage_named, open_arrays
 from doubly.data.text import read_csv
-from doubly.errors import UserError
 
 Splits = dict[str, np.ndarray]
 

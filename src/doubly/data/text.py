@@ -13,8 +13,8 @@ from typing import TextIO
 
 import numpy as np
 
+from doubly.core.errors import UserError
 from doubly.data.columns import Sheet, is_missing, nameless, number, shown, unique
-from doubly.errors import UserError
 
 
 def read_csv(path: Path, header: bool | None = None, missing: Sequence[str] = ()) -> Sheet:

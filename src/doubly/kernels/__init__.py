@@ -1,5 +1,15 @@
-"""The work that layers and samplers share: plain PyTorch, and beside it fused CPU kernels that do it in one pass.
+"""The hot loops: fused (Numba) beside plain (PyTorch), chosen in one place.
 
-`choose` says which of the two runs. A distribution is a file: its public functions pick between `plain_…`, which runs
-on any device and in any precision, and `fused_…`, which calls the compiled `loops`.
+choose       which kernels run
+rows         tensors as the rows of arrays
+loops        all fused loops, in one file for Numba's cache
+noise        counter-based random numbers
+weights      importance weights and what they are worth
+moves        one move of a sampler or optimiser over the whole vector
+bernoulli    Bernoulli log-likelihood and residual in one pass
+gaussian     the normal density
+linear       log-odds that are linear in what is given
+nade         NADE, which skips zeros
+darn         the triangular layer
+gibbs        Gibbs sweeps
 """

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from doubly.errors import UserError
+from doubly.core.errors import UserError
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 VARIABLE = "DOUBLY_KERNELS"

@@ -4,7 +4,6 @@ The fused generator is counter-based (Philox): one 64-bit key is drawn from the 
 function of the key and of its place, so that the threads need not agree on anything.
 """
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,13 +14,9 @@ from doubly.kernels import choose
 from doubly.kernels.rows import as_arrays
 
 Key = tuple[np.uint32, np.uint32]
+
+
 NO_KEY: Key = (np.uint32(0), np.uint32(0))  # where nothing is drawn
-
-
-def generator(device: torch.device | str, *purpose: int | str) -> torch.Generator:
-    """A generator of its own for each purpose, so that evaluating never moves the chain's random numbers."""
-    digest = hashlib.sha256(repr(purpose).encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def normal(

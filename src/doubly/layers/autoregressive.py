@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from doubly.errors import UserError
+from doubly.core.errors import UserError
 from doubly.kernels import bernoulli
 from doubly.layers.layer import Drawn, Layer, Params
 

@@ -9,8 +9,8 @@ from typing import ClassVar, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from doubly.choices import Start
-from doubly.errors import UserError
+from doubly.core.errors import UserError
+from doubly.core.types import Start
 
 Params = dict[str, Tensor]
 Kind = Literal["binary", "real"]

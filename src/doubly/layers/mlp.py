@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from doubly.errors import UserError
+from doubly.core.errors import UserError
 from doubly.kernels import bernoulli, gaussian, linear
 from doubly.layers.layer import Drawn, Layer, Params
 

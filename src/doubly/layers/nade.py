@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from doubly.errors import UserError
+from doubly.core.errors import UserError
 from doubly.kernels import nade
 from doubly.layers.autoregressive import Autoregressive
 from doubly.layers.layer import Drawn, Params

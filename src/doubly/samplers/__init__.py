@@ -1,6 +1,18 @@
-"""Samplers of the weights, one algorithm a file."""
+"""Samplers of the weights, one algorithm a file; priors and step schedules.
 
-from doubly.registry import Registry
+sampler      what a sampler is: ask / tell
+priors       the log density of the weights and its gradient
+schedules    what the step is multiplied with as the epochs go by
+sgld         Langevin dynamics
+psgld        the same, preconditioned
+sghmc        Hamiltonian dynamics with friction
+sgnht        Nosé–Hoover thermostats, the paper's
+sgnht_split  the same by symmetric splitting
+sgd          stochastic gradient ascent
+adam         Adam
+"""
+
+from doubly.core.registry import Registry
 from doubly.samplers.adam import Adam
 from doubly.samplers.psgld import PSGLD
 from doubly.samplers.sampler import Sampler

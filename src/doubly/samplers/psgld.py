@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from doubly.errors import UserError
+from doubly.core.errors import UserError
 from doubly.samplers.sampler import Sampler, check_temperature, noise
 
 

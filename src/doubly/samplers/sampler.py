@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from doubly.errors import UserError
+from doubly.core.errors import UserError
 from doubly.kernels.noise import normal
 
 

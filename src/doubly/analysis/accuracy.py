@@ -1,0 +1,117 @@
+"""How well holes are filled in: cells of known rows are hidden, filled in by a posterior and otherwise, and scored."""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from doubly.core.errors import UserError
+from doubly.core.types import Hide, Of
+from doubly.latents.completions import Imputation
+from doubly.posterior.store import Imputed, Posterior
+
+BINS = 10  # of predicted probability, in which calibration is looked at
+WIDEST = 200  # columns beyond which the chained regressions of IterativeImputer take too long
+MOST_TRAINING_ROWS = 5000  # that the other ways learn from
+
+
+def mask(how: Hide, rows: int, shape: tuple[int, ...], share: float, seed: int = 0) -> np.ndarray:
+    """Which cells are hidden: at random, a block of each row (in place of its own), or the lower half of an image.
+
+    >>> mask("lower-half", 1, (4, 1), 0.5)[0]
+    array([False, False,  True,  True])
+    """
+    if not 0 < share < 1:
+        raise UserError(f"the share of hidden cells must lie between 0 and 1, got {share}")
+    rng, width = np.random.default_rng([seed, 7]), math.prod(shape)
+    if how == "lower-half":
+        top = shape[0] // 2 * (width // shape[0])
+        return np.broadcast_to(np.arange(width) >= top, (rows, width)).copy()
+    if how == "random":
+        return rng.random((rows, width)) < share
+    sides = [max(1, round(n * share ** (1 / len(shape)))) for n in shape]
+    hidden = np.zeros((rows, *shape), dtype=bool)
+    for row in hidden:
+        corner = [rng.integers(n - side + 1) for n, side in zip(shape, sides, strict=True)]
+        row[tuple(slice(c, c + side) for c, side in zip(corner, sides, strict=True))] = True
+    return hidden.reshape(rows, width)
+
+
+class Report(NamedTuple):
+    """Scores by the way the holes were filled, and the completions of the posterior."""
+
+    scores: dict[str, dict[str, float]]
+    imputed: Imputed
+    holes: np.ndarray
+
+
+def judge(
+    posterior: Posterior,
+    x: np.ndarray,
+    train: np.ndarray,
+    holes: np.ndarray,
+    draws: int = 20,
+    how: Imputation | None = None,
+    of: Of = "ensemble",
+    conditional_draws: int = 1000,
+    seed: int = 0,
+) -> Report:
+    """Hide these cells of rows x, fill them in by the posterior and in simpler ways, and compare with the truth.
+
+    Cells that are missing in x itself are filled in too, but there is no truth to compare them with.
+    """
+    holes = holes & ~np.isnan(x)
+    binary = posterior.model.layers[0].kind == "binary"
+    hollow = np.where(holes, np.nan, x.astype(np.float32))
+    imputed = posterior.impute(hollow, draws, how, of, seed)
+    log_conditional = posterior.log_conditional(x, holes, imputed.draws, conditional_draws, of, seed)
+    own = {
+        "log_conditional": float(log_conditional.mean()),
+        "log_conditional_stderr": float(log_conditional.std(ddof=1) / math.sqrt(len(x))) if len(x) > 1 else math.nan,
+    }
+    scores = {"doubly": errors(imputed.mean, x, holes, binary) | own}
+    some = train[np.random.default_rng(seed).permutation(len(train))[:MOST_TRAINING_ROWS]].astype(np.float64)
+    for name, fill in _others(x.shape[1]).items():
+        scores[name] = errors(np.clip(fill(some, hollow), 0, 1) if binary else fill(some, hollow), x, holes, binary)
+    return Report(scores, imputed, holes)
+
+
+def errors(mean: np.ndarray, truth: np.ndarray, holes: np.ndarray, binary: bool) -> dict[str, float]:
+    """Of the hidden cells: root mean square error; of binary ones also the share that rounding gets wrong, the mean log
+    loss, and the calibration error: how far, on average, the frequency of ones is from the probability predicted."""
+    predicted, x = mean[holes].astype(np.float64), truth[holes].astype(np.float64)
+    found = {"rmse": float(np.sqrt(np.mean((predicted - x) ** 2)))}
+    if binary:
+        p = predicted.clip(1e-3, 1 - 1e-3)  # a way that is certain and wrong would have an infinite loss
+        found |= {
+            "error_rate": float(np.mean((predicted > 0.5) != (x > 0.5))),
+            "log_loss": float(-np.mean(x * np.log(p) + (1 - x) * np.log1p(-p))),
+            "calibration_error": calibration_error(predicted, x),
+        }
+    return found
+
+
+def calibration_error(predicted: np.ndarray, truth: np.ndarray) -> float:
+    """The mean over cells of | mean truth - mean prediction | in the cell's bin of predicted probability."""
+    which = np.minimum((predicted * BINS).astype(int), BINS - 1)
+    counts = np.bincount(which, minlength=BINS)
+    gaps = np.abs(np.bincount(which, truth, BINS) - np.bincount(which, predicted, BINS))
+    return float(gaps[counts > 0].sum() / counts.sum())
+
+
+def _others(width: int) -> dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
+    """Simple ways of filling in: functions of training rows and hollow rows."""
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401 - it must be asked for
+    from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
+
+    def by(imputer: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        return lambda train, hollow: np.asarray(imputer.fit(train).transform(hollow))
+
+    found = {
+        "mean": by(SimpleImputer(keep_empty_features=True)),
+        "nearest neighbours": by(KNNImputer(n_neighbors=10, weights="distance", keep_empty_features=True)),
+    }
+    if width <= WIDEST:
+        found["iterative"] = by(IterativeImputer(max_iter=10, random_state=0, keep_empty_features=True))
+    return found

@@ -1,0 +1,246 @@
+"""Judging runs: evaluate one, compare several, and the curves over samples, draws and training draws.
+
+Everything here reads runs and writes only what it finds, into their evaluations/; no chain is moved.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from doubly.analysis.config import Question
+from doubly.core.errors import UserError
+from doubly.core.files import write
+from doubly.core.statistics import stderr
+from doubly.core.types import Over
+from doubly.data import Data
+from doubly.latents import Annealing, Gap, Marginal, Scored, Scoring, check_refinable, is_exact
+from doubly.posterior.scores import summary
+from doubly.posterior.store import Posterior
+from doubly.runs.build import build
+from doubly.runs.fit import Interrupted, fit_config, resume, stop_signal, use_threads
+from doubly.runs.folder import Run
+from doubly.runs.progress import Progress
+
+DRAWS_OF_CURVE = (1, 2, 5, 10, 20, 50, 100, 200, 500)
+TRAINING_DRAWS_OF_CURVE = (1, 2, 5, 10, 20)
+GAP_ROWS = 100  # at most, simulated to see how far apart the bounds of annealing are
+
+
+class Found(NamedTuple):
+    """What an evaluation comes to, and the scores of the rows behind it."""
+
+    facts: dict[str, Any]
+    rows: Scored
+
+
+def evaluate(
+    path: str | Path, *others: str | Path, x: np.ndarray | None = None, quiet: bool = False, **fields: Any
+) -> Found:
+    """The log-likelihood of held-out rows, or of rows x; several runs are chains whose samples make one ensemble.
+
+    The other arguments are the fields of `Question`. What is found of a split is filed in the first run's evaluations/.
+    """
+    question = Question(**fields)
+    runs = [Run(folder) for folder in (path, *others)]
+    data = runs[0].data()
+    for run in runs[1:]:
+        _check_same_data(runs[0], run)
+    rows = data.split(question.split) if x is None else x
+    if len({run.fingerprint for run in runs}) < len(runs):
+        raise UserError("the same chain was named twice: name each run once")
+    if question.ais:  # refused before hours of scoring
+        _check_annealing(question, runs)
+    if question.refine:
+        for run in runs:
+            check_refinable(build(run.config, run.facts).proposal)
+    with _at_work(question, runs[0], quiet) as options:
+        chains = [run.posterior(**options) for run in runs]
+        posterior = dataclasses.replace(chains[0], others=chains[1:])
+        how = Scoring(
+            question.draws, question.adaptive, refine=question.refine, memory=question.memory, seed=question.seed
+        )
+        # annealing first: what it finds is on the shelf until scoring, which goes on where it was stopped, is over
+        second = _second_opinion(question, posterior, rows) if question.ais else None
+        scored = posterior.score(rows, question.of, how, question.samples)
+    facts = _facts(question, posterior, data if x is None else None, rows, scored)
+    if second:
+        facts["annealed"] = _annealed(*second) | _beside(second[0], scored)
+    if x is None:
+        name = question.name + (f"-of-{len(runs)}-chains" if others else "")
+        write(runs[0].path / "evaluations" / f"{name}.json", json.dumps(facts, indent=2).encode() + b"\n")
+    return Found(facts, scored)
+
+
+def anneal(path: str | Path, quiet: bool = False, **fields: Any) -> dict[str, Any]:
+    """What annealing alone says of held-out rows; the other arguments are the fields of `Question`."""
+    question, run = Question(**fields), Run(path)
+    _check_annealing(question, [run])
+    rows = run.data().split(question.split)
+    with _at_work(question, run, quiet) as options:
+        posterior = run.posterior(**options)
+        found = _annealed(*_second_opinion(question, posterior, rows))
+    posterior.tidy()
+    return found
+
+
+def compare(paths: Sequence[str | Path], quiet: bool = False, **fields: Any) -> list[dict[str, Any]]:
+    """Several runs on the same rows, best first, each with its paired difference to the best."""
+    if len(paths) < 2:
+        raise UserError(f"a comparison needs at least two runs, got {len(paths)}")
+    for folder in paths[1:]:
+        _check_same_data(Run(paths[0]), Run(folder))
+    if len({Run(folder).fingerprint for folder in paths}) < len(paths):
+        raise UserError("the same chain was named twice: name each run once")
+    found = {str(folder): evaluate(folder, quiet=quiet, **fields) for folder in paths}
+    ranked = sorted(found, key=lambda name: -found[name].facts["log_likelihood"])
+    best = found[ranked[0]].rows
+    return [{"run": name, **found[name].facts, **paired(found[name].rows, best)._asdict()} for name in ranked]
+
+
+class Difference(NamedTuple):
+    """How much better one is than another on the same rows, and the standard error of that."""
+
+    difference: float
+    difference_stderr: float | None
+
+
+def paired(one: Scored, other: Scored) -> Difference:
+    """The mean over rows of the difference; its error has the rows' spread in it, which holds the draws' error too."""
+    gaps = (one.log_likelihood - other.log_likelihood).double()
+    return Difference(gaps.mean().item(), stderr(gaps))
+
+
+def curve(
+    path: str | Path, over: Over, values: Sequence[int] = (), quiet: bool = False, **fields: Any
+) -> list[dict[str, Any]]:
+    """The log-likelihood against the samples in the mean (M), the draws for scoring (K) or those for training (S)."""
+    makers = {"samples": _over_samples, "draws": _over_draws, "training-draws": _over_training_draws}
+    if over not in makers:
+        raise UserError(f"over must be one of {', '.join(makers)}, got {over!r}")
+    points = list(makers[over](Run(path), values, quiet, Question(**fields)))
+    write(Path(path) / "evaluations" / f"curve-over-{over}.json", json.dumps(points, indent=1).encode() + b"\n")
+    return points
+
+
+def _over_samples(run: Run, values: Sequence[int], quiet: bool, question: Question) -> Iterator[dict[str, Any]]:
+    posterior = run.posterior()
+    posterior.mean()  # an error where there is none
+    for samples in values or sorted({*posterior.means, posterior.collected}):
+        yield _point(run.path, samples, quiet, dataclasses.replace(question, of="mean", samples=samples))
+
+
+def _over_draws(run: Run, values: Sequence[int], quiet: bool, question: Question) -> Iterator[dict[str, Any]]:
+    for draws in values or [*(k for k in DRAWS_OF_CURVE if k < question.draws), question.draws]:
+        yield _point(run.path, draws, quiet, dataclasses.replace(question, draws=draws))
+
+
+def _over_training_draws(run: Run, values: Sequence[int], quiet: bool, question: Question) -> Iterator[dict[str, Any]]:
+    """Runs that differ in the draws of a training step only are fitted beside this one, and found again next time."""
+    least = 2 if run.config.objective.startswith("vimco") else 1  # which compares draws
+    for draws in values or [draws for draws in TRAINING_DRAWS_OF_CURVE if draws >= least]:
+        folder = run.path
+        if draws != run.config.draws:
+            folder = run.path / "curves" / f"training-draws-{draws}"
+            if (folder / "config.json").exists():
+                resume(folder, quiet)
+            else:
+                fit_config(dataclasses.replace(run.config, draws=draws), folder, quiet=quiet)
+        yield _point(folder, draws, quiet, question)
+
+
+def _point(path: Path, at: int, quiet: bool, question: Question) -> dict[str, Any]:
+    return {"at": at, **evaluate(path, quiet=quiet, **vars(question)).facts}
+
+
+@contextmanager
+def _at_work(question: Question, run: Run, quiet: bool) -> Iterator[dict[str, Any]]:
+    """Threads, progress, and a stop that leaves unfinished work on the shelf; gives the posterior's options."""
+    with Progress(quiet) as shown, stop_signal() as stopped, use_threads(question.threads or run.config.threads):
+
+        def progress(what: str, share: float) -> None:
+            shown.show(f"{what}: {share:.0%}")
+            if stopped:
+                raise Interrupted("stopped; what was done is kept, and the same command goes on from there", stopped[0])
+
+        yield {
+            "refit_passes": question.refit,
+            "refit_objective": question.refit_objective,
+            "progress": progress,
+        }
+
+
+def _facts(
+    question: Question, posterior: Posterior, data: Data | None, rows: np.ndarray, scored: Scored
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        **summary(scored)._asdict(),
+        "epoch": posterior.epoch,
+        "collected": posterior.collected,
+        "chains": 1 + len(posterior.others),
+        "exact": is_exact(posterior.model, posterior.method.proposal),
+        **{name: value for name, value in vars(question).items() if name not in ("threads", "memory")},
+    }
+    if data is None:
+        del found["split"]
+    elif data.log_density is not None:
+        found["truth"] = float(data.log_density(rows).mean())
+    if found["unreliable"]:
+        found["advice"] = _advice(question, posterior)
+    return found
+
+
+def _advice(question: Question, posterior: Posterior) -> list[str]:
+    """What may help rows whose draws miss much of p(z | x), of what can be done here and was not."""
+    can_refine = posterior.method.proposal.n_row_biases > 0
+    one_model = question.of != "ensemble" and not posterior.others
+    return [
+        "more --draws",
+        "a longer --refit",
+        *["--refine 200"] * (can_refine and not question.refine),
+        *["--ais 1000"] * (one_model and not question.ais and Annealing().serves(posterior.model)),
+    ]
+
+
+def _annealing(question: Question) -> Annealing:
+    return Annealing(temperatures=question.ais, chains=question.ais_chains)
+
+
+def _second_opinion(question: Question, posterior: Posterior, rows: np.ndarray) -> tuple[Marginal, Gap]:
+    """Annealed importance sampling on the first rows, and how far apart its bounds are on rows of the model."""
+    some, how = rows[: question.ais_rows], _annealing(question)
+    found = posterior.anneal(some, how, question.of, question.samples, question.seed)
+    return found, posterior.annealing_gap(min(len(some), GAP_ROWS), how, question.of, question.samples, question.seed)
+
+
+def _annealed(found: Marginal, gap: Gap) -> dict[str, Any]:
+    return {
+        "n": len(found.log_likelihood),
+        "log_likelihood": found.log_likelihood.double().mean().item(),
+        "stderr": stderr(found.log_likelihood),
+        "gap_on_simulated_rows": gap.difference.mean,
+        "gap_stderr": gap.difference.stderr,
+    }
+
+
+def _beside(found: Marginal, scored: Scored) -> dict[str, Any]:
+    """How much more annealing gives than importance sampling gives the same rows."""
+    gaps = (found.log_likelihood - scored.log_likelihood[: len(found.log_likelihood)]).double()
+    return {"above_score": gaps.mean().item(), "above_score_stderr": stderr(gaps)}
+
+
+def _check_annealing(question: Question, runs: Sequence[Run]) -> None:
+    if question.of == "ensemble" or len(runs) > 1:
+        raise UserError("annealing is for one set of weights: of one run, --of mean or --of last; or leave --ais out")
+    if question.ais_rows < 1:
+        raise UserError(f"ais_rows must be at least 1, got {question.ais_rows}")
+    _annealing(question).check(build(runs[0].config, runs[0].facts).model)
+
+
+def _check_same_data(one: Run, other: Run) -> None:
+    if one.data_digest != other.data_digest:
+        raise UserError(f"{one.path} and {other.path} were made with different data: their rows cannot be paired")

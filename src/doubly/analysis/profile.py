@@ -1,0 +1,105 @@
+"""Where the time of a training step goes: its phases, measured on the data and the settings of a fit."""
+
+import cProfile
+import dataclasses
+import pstats
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from doubly.core.errors import UserError
+from doubly.data import load
+from doubly.kernels.choose import compiling
+from doubly.latents import nais
+from doubly.layers.chain import Chain, ChainTrack
+from doubly.runs.build import build
+from doubly.runs.config import Config
+from doubly.runs.fit import check_device, enough_threads, use_threads
+from doubly.training.method import Method
+from doubly.training.state import init
+from doubly.training.step import batches, rows_at, step
+
+WARM_UP = 5  # steps before the watch is started: the first compile kernels
+
+
+class Phase(NamedTuple):
+    """Part of a step: milliseconds, and their share of the whole."""
+
+    name: str
+    milliseconds: float
+    share: float
+
+
+class Profile(NamedTuple):
+    """A step in parts. Phases are of both estimates, that for the weights and that for the proposal."""
+
+    milliseconds: float
+    """Of one whole step, measured without the profiler."""
+    phases: list[Phase]
+    weights: int
+    threads: int
+
+
+def profile(config: Config, steps: int = 100) -> Profile:
+    """Take so many steps with these settings, once for their time and once for their phases."""
+    if steps < 1:
+        raise UserError(f"steps must be at least 1, got {steps}")
+    check_device(config.device)
+    data = load(config.data, binarise=config.binarise)
+    method = build(dataclasses.replace(config, warmup=0), data)  # a step of the sampler, not of what warms it up
+    threads = config.threads or enough_threads(method, config.draws)
+    train = torch.as_tensor(data.train).to(config.device)
+    with use_threads(threads), compiling(config.compile):
+        take = _steps(method, train)
+        take(WARM_UP)
+        start = time.perf_counter()
+        take(steps)
+        whole = (time.perf_counter() - start) / steps
+        watch = cProfile.Profile()
+        watch.runcall(take, steps)
+    return Profile(1e3 * whole, _phases(method, pstats.Stats(watch), whole), method.model.size, threads)
+
+
+def _steps(method: Method, train: torch.Tensor) -> Callable[[int], None]:
+    state = init(method, train)
+
+    def take(steps: int) -> None:
+        nonlocal state
+        for i in range(steps):
+            if i % method.theta_steps == 0:
+                index = batches(torch.randperm(len(train), generator=state.rng), method.batch)[0]
+                x = rows_at(method, train, index, state.rng)
+            state = step(method, state, x, index, len(train))
+        if train.is_cuda:
+            torch.cuda.synchronize()
+
+    return take
+
+
+def _phases(method: Method, stats: Any, whole: float) -> list[Phase]:
+    """Shares by the functions in which the phases are, which do not call each other."""
+    functions: dict[str, list[Callable[..., Any]]] = {
+        "draw from the proposal": [Chain.draw, Chain.track_draw],
+        "log p": [Chain.log_prob, Chain.track],
+        "backward": [nais._gradients, ChainTrack.pull],
+        "estimator, the rest": [type(method.estimator).__call__],
+        "sampler": [type(method.sampler).ask, type(method.sampler).tell],
+        "prior": [type(method.prior).added],
+        "proposal's optimiser": [type(method.optimiser).tell],
+    }
+    if type(method.sampler) is type(method.optimiser):
+        del functions["sampler"]
+    seconds = {name: sum(_cumulative(stats, function) for function in found) for name, found in functions.items()}
+    inner = sum(seconds[name] for name in ("draw from the proposal", "log p", "backward"))
+    seconds["estimator, the rest"] -= inner
+    total = stats.total_tt
+    seconds["all else"] = total - sum(seconds.values())
+    return [Phase(name, 1e3 * whole * spent / total, spent / total) for name, spent in seconds.items()]
+
+
+def _cumulative(stats: Any, function: Callable[..., Any]) -> float:
+    code = function.__code__
+    found: float = stats.stats.get((code.co_filename, code.co_firstlineno, code.co_name), (0, 0, 0.0, 0.0))[3]
+    return found

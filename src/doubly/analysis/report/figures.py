@@ -1,0 +1,353 @@
+"""The figures of a report, each a function from numbers to a matplotlib Figure.
+
+Figures are made as objects, never through pyplot, so that drawing one changes nothing for anybody else.
+"""
+
+import io
+import itertools
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from doubly.analysis.diagnose import Track, label
+from doubly.layers.chain import Chain
+
+Record = dict[str, Any]
+Limits = tuple[float, float]
+
+DPI = 144
+WIDTH = 7.2  # inches of a curve
+PICTURE = 700  # pixels that a grid of images comes near to, on its longer side
+
+# of the palette of Okabe and Ito, which the colour-blind can tell apart
+BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
+TEXT, QUIET, FAINT = "#222222", "#666666", "#E4E4E4"
+COLLECTING = "#F3EFD9"
+
+INK = LinearSegmentedColormap.from_list("ink", ["#F1F1EE", "#161616"]).with_extremes(bad="white")
+
+HEALTH_LABELS = {
+    "effective": "effective draws",
+    "temperature": "kinetic\ntemperature",
+    "thermostat": "thermostat\n(mean friction)",
+}
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as the bytes of a PNG file."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def training_curve(metrics: Sequence[Record], truth: float | None = None) -> Figure:
+    """Validation log-likelihood with its error band and the training bound, epoch by epoch.
+
+    `truth` is the log-likelihood that the true density gives the validation rows, where it is known.
+    """
+    epoch, valid, train = _column(metrics, "epoch"), _column(metrics, "valid"), _column(metrics, "train")
+    stderr = np.nan_to_num(_column(metrics, "valid_stderr"))
+    figure, (axes,) = _panels(1, 4.0, epoch)
+    _shade_collecting(axes, metrics, "samples collected")
+    axes.fill_between(epoch, valid - stderr, valid + stderr, color=BLUE, alpha=0.2, linewidth=0)
+    axes.plot(epoch, train, color=VERMILION, linestyle=(0, (4, 1.5)), **_stroke(epoch), label="training bound")
+    axes.plot(epoch, valid, color=BLUE, **_stroke(epoch), label="validation ± standard error")
+    if np.isfinite(valid).any():
+        best = int(np.nanargmax(valid))
+        label = f"best: {_signed(valid[best])} in epoch {epoch[best]:.0f}"
+        axes.plot(epoch[best], valid[best], "o", color=TEXT, markersize=6, label=label, clip_on=False, zorder=5)
+    if truth is not None:
+        axes.axhline(
+            truth, color=GREEN, linewidth=1.4, linestyle=":", label=f"truth (the data's own density): {_signed(truth)}"
+        )
+    axes.set_ylim(_without_bad_start(np.concatenate([valid - stderr, valid + stderr, train]), truth))
+    axes.set_ylabel("log-likelihood of a row (nats)")
+    axes.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none", fontsize=9)
+    return figure
+
+
+CURVE_LABELS = {
+    "samples": "samples of the weights in the mean (M)",
+    "draws": "draws of the hidden variables for each row (K)",
+    "training-draws": "draws of the hidden variables in a training step (S)",
+}
+
+
+def curve(points: Sequence[Record], over: str) -> Figure:
+    """Log-likelihoods with their standard errors against a number that goes by factors."""
+    at, score = _column(points, "at"), _column(points, "log_likelihood")
+    stderr = np.nan_to_num(_column(points, "stderr"))
+    figure, (axes,) = _panels(1, 4.0, at)
+    axes.errorbar(at, score, stderr, color=BLUE, marker="o", markersize=5, linewidth=1.6, capsize=3)
+    axes.set_xscale("log")
+    axes.set_xticks(at, [f"{value:g}" for value in at])
+    axes.minorticks_off()
+    axes.set_xlim(at.min() / 1.3, at.max() * 1.3)
+    axes.set_xlabel(CURVE_LABELS[over])
+    axes.set_ylabel("log-likelihood of a row (nats)")
+    return figure
+
+
+def health(metrics: Sequence[Record], draws: int | None = None) -> dict[str, np.ndarray]:
+    """What tells whether the chain is well: the effective draws, and whatever the sampler reports of itself.
+
+    `draws` is the number of draws for each row; of a single one, "effective" says nothing and is left out.
+    """
+    series = {name: _column([record["sampler"] for record in metrics], name) for name in metrics[-1]["sampler"]}
+    if draws is None or draws > 1:
+        series = {"effective": _column(metrics, "effective")} | series
+    return {name: values for name, values in series.items() if np.isfinite(values).any()}
+
+
+def chain_health(metrics: Sequence[Record], draws: int | None = None) -> Figure:
+    """What `health` finds, one panel for each, epoch by epoch."""
+    epoch, series = _column(metrics, "epoch"), health(metrics, draws)
+    figure, panels = _panels(len(series), 1.2 + 1.35 * len(series), epoch)
+    colours = itertools.cycle([BLUE, VERMILION, GREEN, PURPLE])
+    for axes, (name, values), colour in zip(panels, series.items(), colours, strict=False):
+        axes.plot(epoch, values, color=colour, **_stroke(epoch))
+        axes.set_ylabel(HEALTH_LABELS.get(name, name))
+        if name == "effective" and draws:
+            axes.set_ylim(1, 1.03 * draws)
+            axes.set_ylabel(f"effective draws\n(of {draws})")
+        if name == "temperature":
+            axes.axhline(1, color=TEXT, linewidth=1, linestyle=":")
+            low, high = axes.get_ylim()
+            axes.set_ylim(min(low, 0.9), max(high, 1.1))
+        _shade_collecting(axes, metrics, "samples collected")
+    if panels[0].get_legend_handles_labels()[0]:
+        panels[0].legend(loc="upper left", frameon=False, fontsize=9)
+    figure.align_ylabels()
+    return figure
+
+
+def traces(tracks: Sequence[Track]) -> Figure:
+    """Every trace of one or more chains, epoch by epoch; burn-in is pale, and may leave the frame."""
+    names = [name for name in tracks[0].values if all(name in track.values for track in tracks)]
+    last = max(tracks, key=lambda track: len(track.epoch))
+    figure, panels = _panels(len(names), 1.0 + 1.2 * len(names), last.epoch)
+    styles = itertools.product(["-", (0, (4, 1.5)), ":"], [BLUE, VERMILION, GREEN, PURPLE])
+    for track, (style, colour) in zip(tracks, itertools.cycle(styles), strict=False):
+        for axes, name in zip(panels, names, strict=True):
+            line: dict[str, Any] = {"color": colour, "linestyle": style, "linewidth": 1.3}
+            late = track.collecting
+            axes.plot(track.epoch, track.values[name], **line, alpha=0.3)
+            axes.plot(track.epoch[late], track.values[name][late], **line, label=track.name)
+    for axes, name in zip(panels, names, strict=True):
+        axes.set_ylabel(textwrap.fill(label(name), 16, break_on_hyphens=False), fontsize=9)
+        axes.set_ylim(_around([(track.values[name], track.collecting) for track in tracks]))
+        if name == "temperature":
+            axes.axhline(1, color=TEXT, linewidth=1, linestyle=":")
+            low, high = axes.get_ylim()
+            axes.set_ylim(min(low, 0.9), max(high, 1.1))
+    if len(tracks) > 1:
+        lines, names = panels[0].get_legend_handles_labels()
+        figure.legend(lines, names, loc="outside upper left", frameon=False, ncols=2, fontsize=9)
+    panels[-1].set_xlabel("epoch (pale: burn-in)")
+    figure.align_ylabels()
+    return figure
+
+
+def image_rows(lines: Sequence[np.ndarray], labels: Sequence[str], shape: tuple[int, ...]) -> Figure:
+    """Lines of images, one below the other, with a label in front of each."""
+    n = len(lines[0])
+    figure = Figure(figsize=(1.1 + 0.62 * n, 0.72 * len(lines)), dpi=DPI, layout="constrained")
+    grid = figure.subplots(len(lines), n, squeeze=False)
+    for row, name, axes in zip(lines, labels, grid, strict=True):
+        for image, panel in zip(row, axes, strict=True):
+            panel.imshow(np.asarray(image, dtype=float).reshape(shape), cmap=INK, vmin=0, vmax=1)
+            panel.set(xticks=[], yticks=[])
+            panel.spines[:].set_visible(False)
+        axes[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, color=TEXT)
+    return figure
+
+
+def image_grid(rows: np.ndarray, shape: tuple[int, ...], title: str = "", limits: Limits | None = None) -> Figure:
+    """Rows as images side by side, 0 like paper and 1 like ink; a table, whose rows are no images, as a heat map.
+
+    `limits` are the values that are lightest and darkest, `ink_limits(rows)` if not given.
+    """
+    limits = limits or ink_limits(rows)
+    if len(shape) != 2:
+        return _heat_map(rows, title, limits)
+    figure, axes = _exact(_mosaic(rows.reshape(-1, *shape)), INK, limits, above=44 if title else 0)
+    axes.set_title(title, fontsize=13, color=TEXT, pad=10)
+    return figure
+
+
+def ink_limits(rows: np.ndarray) -> Limits:
+    """0 and 1 where they bound the values, else the least and the largest value."""
+    low, high = float(np.nanmin(rows)), float(np.nanmax(rows))
+    return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
+
+
+def has_weight_images(model: Chain, shape: tuple[int, ...]) -> bool:
+    """Whether the data layer has a matrix W with an image for each hidden unit."""
+    layer = model.layers[0]
+    return len(shape) == 2 and layer.n_in > 0 and layer.shapes().get("W") == (math.prod(shape), layer.n_in)
+
+
+def weights(theta: torch.Tensor, model: Chain, shape: tuple[int, ...], most: int = 100) -> Figure:
+    """What each hidden unit adds to the data layer, as images on one scale, those with the largest norm first."""
+    units = model.unflatten(theta)[0]["W"].detach().cpu().numpy().T
+    order = np.argsort(-np.linalg.norm(units, axis=1), kind="stable")
+    shown = units[order[:most]]
+    # a few huge weights would leave all others pale
+    largest = float(np.quantile(np.abs(shown), 0.995)) or 1.0
+    picture = _mosaic(shown.reshape(-1, *shape))
+    figure, axes = _exact(picture, "RdBu_r", (-largest, largest), above=44, right=90)
+    n_units = f"{len(shown)} of {len(units)}" if len(shown) < len(units) else f"{len(units)}"
+    axes.set_title(f"weights of {n_units} hidden units", fontsize=13, color=TEXT, pad=10)
+    box = axes.get_position()
+    bar = figure.add_axes((box.x1 + 0.02, box.y0 + 0.2 * box.height, 0.02, 0.6 * box.height))
+    figure.colorbar(axes.images[0], cax=bar, extend="both")
+    bar.tick_params(labelsize=9, colors=QUIET, length=2)
+    bar.spines[:].set_visible(False)
+    return figure
+
+
+def column_means(data: np.ndarray, samples: np.ndarray) -> Figure:
+    """The mean of each column in the data and in samples from the model: for tables, which make no pictures."""
+    figure = Figure(figsize=(4.8, 4.5), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    x, y = np.nanmean(data, 0, dtype=float), samples.mean(0, dtype=float)
+    low, high = min(x.min(), y.min()), max(x.max(), y.max())
+    margin = 0.05 * ((high - low) or 1)
+    ends = (low - margin, high + margin)
+    axes.plot(ends, ends, color=QUIET, linewidth=1, linestyle=":")
+    axes.errorbar(
+        x,
+        y,
+        xerr=np.nanstd(data, 0, dtype=float) / np.sqrt((~np.isnan(data)).sum(0)),
+        yerr=samples.std(0, dtype=float) / math.sqrt(len(samples)),
+        fmt="o",
+        color=BLUE,
+        markersize=4,
+        linewidth=0.8,
+        alpha=0.7,
+    )
+    axes.set(xlim=ends, ylim=ends, aspect="equal", xlabel="mean in the training data", ylabel="mean in the samples")
+    _tidy(axes)
+    return figure
+
+
+# Curves
+
+
+def _panels(n: int, height: float, epoch: np.ndarray) -> tuple[Figure, list[Axes]]:
+    """Axes one above the other that share their epochs."""
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, layout="constrained")
+    panels = list(figure.subplots(n, 1, sharex=True, squeeze=False)[:, 0])
+    for axes in panels:
+        _tidy(axes)
+        axes.grid(axis="y", color=FAINT, linewidth=0.8)
+        axes.set_xlim(epoch[0] - 0.5, epoch[-1] + 0.5)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    panels[-1].set_xlabel("epoch")
+    return figure, panels
+
+
+def _tidy(axes: Axes) -> None:
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(QUIET)
+    axes.tick_params(colors=QUIET, labelcolor=TEXT, labelsize=9)
+
+
+def _stroke(epoch: np.ndarray) -> dict[str, Any]:
+    """A line; where there are few epochs their points too, for a single one would not show."""
+    return {"linewidth": 1.8} | ({"marker": "o", "markersize": 3.5} if len(epoch) <= 10 else {})
+
+
+def _shade_collecting(axes: Axes, metrics: Sequence[Record], label: str) -> None:
+    epochs = [record["epoch"] for record in metrics if record["phase"] == "collect"]
+    if epochs:
+        axes.axvspan(epochs[0] - 0.5, epochs[-1] + 0.5, color=COLLECTING, linewidth=0, zorder=0, label=label)
+
+
+def _without_bad_start(values: np.ndarray, truth: float | None) -> Limits | None:
+    """A range that shows the upper three quarters of the values in a third of the height or more.
+
+    The first epochs may lie far below all others; they leave the frame rather than squash the rest.
+    """
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return None
+    high = float(values.max())
+    low = max(float(values.min()), high - 3 * (high - float(np.quantile(values, 0.25))))
+    if truth is not None:
+        low, high = min(low, truth), max(high, truth)
+    margin = 0.05 * (high - low) or 0.5
+    return low - margin, high + margin
+
+
+def _around(chains: Sequence[tuple[np.ndarray, np.ndarray]]) -> Limits | None:
+    """A range for the values collected, and for as much of the burn-in as leaves them half of the height."""
+    late = np.concatenate([values[collecting] for values, collecting in chains])
+    every = np.concatenate([values for values, _ in chains])
+    late, every = late[np.isfinite(late)], every[np.isfinite(every)]
+    if not len(late):
+        return None
+    low, high = float(late.min()), float(late.max())
+    room = (high - low) / 2
+    low, high = max(float(every.min()), low - room), min(float(every.max()), high + room)
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
+    return low - margin, high + margin
+
+
+def _signed(value: float) -> str:
+    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")  # as the axes write it
+
+
+def _column(records: Sequence[Record], name: str) -> np.ndarray:
+    return np.array([record.get(name, math.nan) for record in records], dtype=float)
+
+
+# Pictures
+
+
+def _mosaic(images: np.ndarray) -> np.ndarray:
+    """Images side by side in one that is about square, with gaps of one pixel, which hold NaN."""
+    n, height, width = images.shape
+    columns = min(n, max(1, round(math.sqrt(n * (height + 1) / (width + 1)))))
+    lines = math.ceil(n / columns)
+    picture = np.full((lines * (height + 1) - 1, columns * (width + 1) - 1), math.nan, dtype=np.float32)
+    for i, image in enumerate(images):
+        top, left = i // columns * (height + 1), i % columns * (width + 1)
+        picture[top : top + height, left : left + width] = image
+    return picture
+
+
+def _exact(picture: np.ndarray, colours: Any, limits: Limits, above: int, right: int = 0) -> tuple[Figure, Axes]:
+    """A picture, each pixel drawn as the same whole number of pixels, with room above it and to the right."""
+    scale = max(1, round(PICTURE / max(picture.shape)))
+    height, width, border = picture.shape[0] * scale, picture.shape[1] * scale, 8
+    total_width, total_height = width + 2 * border + right, height + 2 * border + above
+    figure = Figure(figsize=(total_width / DPI, total_height / DPI), dpi=DPI, facecolor="white")
+    axes = figure.add_axes((border / total_width, border / total_height, width / total_width, height / total_height))
+    axes.set_axis_off()
+    low, high = limits
+    axes.imshow(picture, cmap=colours, vmin=low, vmax=high, interpolation="nearest", aspect="auto")
+    return figure, axes
+
+
+def _heat_map(rows: np.ndarray, title: str, limits: Limits) -> Figure:
+    figure = Figure(figsize=(WIDTH, 5.4), dpi=DPI, layout="constrained")
+    axes = figure.add_subplot()
+    low, high = limits
+    picture = axes.imshow(rows, cmap=INK, vmin=low, vmax=high, interpolation="nearest", aspect="auto")
+    axes.set(xlabel="column", ylabel="row", title=title)
+    axes.tick_params(colors=QUIET, labelcolor=TEXT, labelsize=9)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
+    if rows.dtype.kind == "f":
+        figure.colorbar(picture, ax=axes)
+    return figure

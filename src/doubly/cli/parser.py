@@ -1,0 +1,102 @@
+"""The command line: one command, or one line that says what was wrong.
+
+Each command is a dataclass, whose fields are its flags, with a `run` method; a file for each group of commands. Results
+go to standard output, progress to standard error; a user's mistake is one line and exit code 2. What is heavy is
+imported when a command runs.
+"""
+
+import contextlib
+import dataclasses
+import io
+import re
+import sys
+from typing import Annotated, Any
+
+import tyro
+
+from doubly.cli.data import Data
+from doubly.cli.evaluate import Compare, Curve, Diagnose, Evaluate
+from doubly.cli.fit import Fit, Profile, Resume
+from doubly.cli.impute import Impute, Sample
+from doubly.cli.paper import Reproduce
+from doubly.cli.registries import List
+from doubly.cli.report import Report
+from doubly.core.errors import UserError
+from doubly.runs.config import Config
+from doubly.runs.presets import preset
+
+COMMANDS: tuple[type, ...] = (
+    Fit,
+    Resume,
+    Profile,
+    Evaluate,
+    Compare,
+    Curve,
+    Diagnose,
+    Sample,
+    Impute,
+    Data,
+    Report,
+    Reproduce,
+    List,
+)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run one command, turning a user's mistake into one line and exit code 2."""
+    args = sys.argv[1:] if args is None else args
+    try:
+        _parse(args).run()
+    except UserError as error:
+        print(f"doubly: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt as stop:
+        print(f"doubly: {stop}" if str(stop) else "doubly: interrupted", file=sys.stderr)
+        sys.exit(128 + getattr(stop, "number", 2))
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _parse(args: list[str]) -> Any:
+    choices: Any = None
+    for command in COMMANDS:
+        default: Any = {"default": _preset_default(command, args)} if issubclass(command, Config) else {}
+        marker = tyro.conf.subcommand(command.__name__.lower(), prefix_name=False, **default)
+        kind = Annotated[command, marker]  # type: ignore[valid-type]
+        choices = kind if choices is None else choices | kind
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(choices, prog="doubly", description=_first_line(sys.modules["doubly"]), args=args)
+    except SystemExit as stop:
+        if stop.code:
+            raise UserError(_one_line(said.getvalue())) from None
+        raise
+
+
+def _preset_default(command: Any, args: list[str]) -> Any:
+    """The defaults of `fit` and its like: those of the preset that the arguments name, where they do."""
+    names = [
+        arg.partition("=")[2] or following
+        for arg, following in zip(args, [*args[1:], ""], strict=False)
+        if re.match("--preset(=|$)", arg)
+    ]
+    if not names:
+        return command()
+    return command(**dataclasses.asdict(preset(names[-1])), preset=names[-1])
+
+
+def _first_line(thing: Any) -> str:
+    return (thing.__doc__ or "").split("\n")[0]
+
+
+def _one_line(box: str) -> str:
+    """The parser's boxed message, unboxed: what is wrong, without the repeated help."""
+    lines = [re.sub("[╭╮╰╯│─]+", " ", line).strip() for line in box.splitlines()[1:]]
+    said = []
+    for line in lines:
+        if line.startswith(("Argument helptext", "For full helptext")):
+            break
+        said.append(line)
+    return re.sub(r"\s+", " ", " ".join(said)).strip() + " (see doubly --help)"

@@ -1,0 +1,19 @@
+"""The report of a run: report."""
+
+from dataclasses import dataclass
+
+from doubly.cli.formatting import RunFolder
+
+
+@dataclass(frozen=True)
+class Report:
+    """Make RUN/report.html: results, curves, data, samples and weights in one file."""
+
+    folder: RunFolder
+
+    def run(self) -> None:
+        from doubly.analysis.report import make
+
+        table, path = make(self.folder)
+        print(table)
+        print(f"report: {path}")

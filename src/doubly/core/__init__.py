@@ -1,0 +1,10 @@
+"""What every room stands on; it knows nothing of models.
+
+errors       the one exception that is the user's to mend
+types        choices that go by name: literal types
+registry     names on the command line become objects with options
+statistics   errors of means
+random       a random generator for each purpose
+cache        where work that took long is kept, by a name that says all it depends on
+files        files written whole or not at all, locks
+"""

@@ -1,0 +1,281 @@
+"""log p(x) of rows by any number of draws: streaming sums, bounded memory, and a stop at any point that loses nothing.
+
+For each row, K draws z_k ~ q(z | x) have weights w_k = p(x, z_k) / q(z_k | x), and L_K = log 1/K sum_k w_k is, in
+expectation, a bound on log p(x) from below. Of the weights only sums are kept, and the largest for a look at the tail.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from doubly.core.errors import UserError
+from doubly.core.random import generator
+from doubly.latents.importance import Marginal, is_exact, propose
+from doubly.latents.psis import khat, tail_length
+from doubly.latents.refine import DRAWS_A_STEP, check_refinable, refine
+from doubly.layers.chain import Chain
+
+GROUPS = 20  # in which the draws are summed apart, to be resampled for their error
+FIRST = 100  # draws that every row gets where draws are spent adaptively
+RELIABLE = 0.7  # the largest k̂ at which a mean weight can be relied on
+REFINED_AT_ONCE = 2**21  # cells, at most: some seconds of work, after which it may be stopped
+BYTES_PER_CELL = 16  # the logits of all layers, and what is made of them on the way
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How rows are scored."""
+
+    draws: int = 1000
+    """Draws for each row (the paper's K); where they are spent adaptively, at most."""
+    adaptive: bool = False
+    """Rounds of more and more draws: a row whose round was worth `enough` equally weighted draws and had no heavy tail
+    gets one more, and its score is of that alone. (The draws that decide when to stop cannot be averaged as well: a
+    lucky round would stop, and an unlucky one be diluted.)"""
+    enough: float = 100.0
+    refine: int = 0
+    """Steps by which the proposal is refined for each row before it is scored; what that finds, a number for each unit
+    of the proposal and row, is kept besides the memory below."""
+    memory: float = 128.0
+    """Megabytes that the work may take at a time, besides a few numbers for each row."""
+    seed: int = 0
+    member: int = 0
+    """Which of several weights is scored: each has draws of its own, so that their errors are independent."""
+
+    def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise UserError(f"draws must be at least 1, got {self.draws}")
+        if self.refine < 0:
+            raise UserError(f"refine must not be negative, got {self.refine}")
+        for name in ("enough", "memory"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} must be positive and finite, got {getattr(self, name)}")
+
+    def rounds(self) -> list[int]:
+        """How many draws each round has: all at once, or twice as many each time and in the last what is left.
+
+        >>> Scoring(draws=2000, adaptive=True).rounds()
+        [100, 200, 400, 1300]
+        """
+        found: list[int] = []
+        size = FIRST
+        while self.adaptive and self.draws - sum(found) >= 3 * size:
+            found.append(size)
+            size *= 2
+        return [*found, self.draws - sum(found)]
+
+
+class Tally(NamedTuple):
+    """What is known of the weights of each row's last round, and how far the work has come."""
+
+    counts: Tensor
+    """Draws (groups, rows)."""
+    sums: Tensor
+    """log of the sum of the weights (groups, rows)."""
+    squares: Tensor
+    """log of the sum of the squared weights (rows)."""
+    largest: Tensor
+    """The largest log-weights (tail + 1, rows)."""
+    active: Tensor
+    """Rows that get draws in this round."""
+    final: Tensor
+    """Those of them for which it is the last."""
+    spent: Tensor
+    """Draws in all rounds (rows)."""
+    round: Tensor
+    part: Tensor
+    """Parts of this round that are done."""
+    shifts: Tensor
+    """What the proposal has of its own for each row (rows, n_row_biases), if it is refined."""
+    refined: Tensor
+    """For how many rows that has been found."""
+
+
+class Scored(NamedTuple):
+    """log p(x) of each row, and how far to trust it."""
+
+    log_likelihood: Tensor
+    effective: Tensor
+    """How many equally weighted draws these are worth."""
+    khat: Tensor
+    """The shape of the weights' tail; beyond 0.7 the estimate is not to be relied on, nan where nothing can be said."""
+    noise: Tensor
+    """The standard error due to the draws, by bootstrap; 0 where nothing is random."""
+    draws: Tensor
+    """Draws that were spent."""
+
+
+def fresh(how: Scoring, x: Tensor, proposal: Chain) -> Tally:
+    """Before the first draw."""
+    n, device = len(x), x.device
+    nowhere = torch.full((GROUPS, n), -math.inf, dtype=torch.float64, device=device)
+    return Tally(
+        counts=torch.zeros(GROUPS, n, dtype=torch.int64, device=device),
+        sums=nowhere,
+        squares=nowhere[0].clone(),
+        largest=torch.full((tail_length(how.draws) + 1, n), -math.inf, device=device),
+        active=torch.ones(n, dtype=torch.bool, device=device),
+        final=torch.full((n,), len(how.rounds()) == 1, device=device),
+        spent=torch.zeros(n, dtype=torch.int64, device=device),
+        round=torch.tensor(0),
+        part=torch.tensor(0),
+        shifts=torch.zeros(n, proposal.n_row_biases if how.refine else 0, device=device),
+        refined=torch.tensor(0),
+    )
+
+
+@torch.no_grad()
+def score(
+    model: Chain,
+    theta: Tensor,
+    proposal: Chain,
+    phi: Tensor,
+    x: Tensor,
+    how: Scoring,
+    tally: Tally | None = None,
+    watch: Callable[[Tally, float], None] = lambda tally, share: None,
+) -> Scored:
+    """Score rows x of any number type, from the beginning or from where a tally stands (which is then written on).
+
+    `watch` is shown the tally after each part of the work, with the share of the work that is done.
+    """
+    tally = fresh(how, x, proposal) if tally is None else tally
+    if is_exact(model, proposal):
+        rng = generator(x.device, how.seed, "nothing is drawn")
+        looks = [propose(model, theta, proposal, phi, part.to(theta.dtype), 1, rng) for part in x.split(1000)]
+        return _exact(torch.cat([look.log_weight[0] for look in looks]))
+    refining = how.refine * DRAWS_A_STEP / (how.refine * DRAWS_A_STEP + how.draws)  # its share of the work
+    if how.refine:
+        check_refinable(proposal)
+    refined = how.refine > 0 and proposal.n_row_biases > 0
+    if refined:
+        cells = (_width(model) + 2 * proposal.n_row_biases) * DRAWS_A_STEP  # of a row, some on the way back
+        at_once = max(1, min(REFINED_AT_ONCE, _cells(how)) // cells)
+        for start in range(int(tally.refined), len(x), at_once):
+            part = x[start : start + at_once].to(theta.dtype)
+            rng = generator(x.device, how.seed, how.member, "refine", start)
+            tally.shifts[start : start + at_once] = refine(model, theta, proposal, phi, part, how.refine, rng)
+            tally = tally._replace(refined=torch.tensor(start + len(part)))
+            watch(tally, refining * int(tally.refined) / len(x))
+    rounds = how.rounds()
+    for r in range(int(tally.round), len(rounds)):
+        if not tally.active.any():
+            break
+        if r > 0 and not int(tally.part):
+            _forget(tally, tally.active)
+        parts = list(_parts(how, model, rounds[r], tally.active.nonzero().flatten()))
+        for i, (rows, draws) in list(enumerate(parts))[int(tally.part) :]:
+            # every part has a generator of its own, so that any of them can be the next
+            rng = generator(x.device, how.seed, how.member, "score", r, i)
+            shifts = tally.shifts[rows].to(theta.dtype) if refined else None
+            drawn = propose(model, theta, proposal, phi, x[rows].to(theta.dtype), draws, rng, shifts=shifts)
+            _add(tally, rows, drawn.log_weight)
+            tally = tally._replace(part=torch.tensor(i + 1))
+            done = (sum(rounds[:r]) + rounds[r] * (i + 1) / len(parts)) / how.draws
+            watch(tally, refining + (1 - refining) * done)
+        active = tally.active & ~tally.final
+        final = active & (_settled(tally, how) if r + 2 < len(rounds) else active)
+        tally = tally._replace(round=torch.tensor(r + 1), part=torch.tensor(0), active=active, final=final)
+    return Scored(*(tensor.to(theta.dtype) for tensor in _finish(tally, how.seed)))
+
+
+def log_marginal(
+    model: Chain,
+    theta: Tensor,
+    proposal: Chain,
+    phi: Tensor,
+    x: Tensor,
+    draws: int,
+    rng: torch.Generator,
+    memory: float = Scoring.memory,
+) -> Marginal:
+    """The bound L_K with K = `draws` for each row, and nothing else."""
+    seed = int(torch.randint(2**62, (), generator=rng, device=rng.device))
+    found = score(model, theta, proposal, phi, x, Scoring(draws=draws, memory=memory, seed=seed))
+    return Marginal(found.log_likelihood, found.effective)
+
+
+def _parts(how: Scoring, model: Chain, draws: int, rows: Tensor) -> Iterator[tuple[Tensor, int]]:
+    """Some rows and some draws at a time, so that the work takes no more memory than it may."""
+    cells, width = _cells(how), _width(model)
+    at_once = max(1, min(draws, cells // width))
+    for block in rows.split(max(1, cells // (width * at_once))):
+        for start in range(0, draws, at_once):
+            yield block, min(at_once, draws - start)
+
+
+def _cells(how: Scoring) -> int:
+    return int(how.memory * 2**20 / BYTES_PER_CELL)
+
+
+def _width(model: Chain) -> int:
+    return sum(layer.n_out for layer in model.layers)
+
+
+def _forget(tally: Tally, rows: Tensor) -> None:
+    """Before another round: what went before has decided on it, and must not be in the score."""
+    tally.counts[:, rows] = 0
+    tally.sums[:, rows] = tally.squares[rows] = -math.inf
+    tally.largest[:, rows] = -math.inf
+
+
+def _add(tally: Tally, rows: Tensor, log_weight: Tensor) -> None:
+    """Take the draws (draws, rows) of some rows into the tally; the k-th of a round goes to group k % GROUPS."""
+    draws, n = log_weight.shape
+    before = int(tally.counts[:, rows[0]].sum())  # the same in all of these rows
+    groups = (torch.arange(GROUPS, device=rows.device) - before) % GROUPS  # where each group stands in this deal
+    padding = log_weight.new_full((-draws % GROUPS, n), -math.inf)
+    dealt = torch.cat([log_weight, padding]).view(-1, GROUPS, n).double()
+    tally.counts[:, rows] += (draws + GROUPS - 1 - groups[:, None]) // GROUPS
+    tally.spent[rows] += draws
+    tally.sums[:, rows] = torch.logaddexp(tally.sums[:, rows], dealt.logsumexp(0)[groups])
+    tally.squares[rows] = torch.logaddexp(tally.squares[rows], (2 * dealt).logsumexp((0, 1)))
+    both = torch.cat([tally.largest[:, rows], log_weight.float()]).t().contiguous()  # sorting goes along the memory
+    tally.largest[:, rows] = both.topk(len(tally.largest)).values.t()
+
+
+def _settled(tally: Tally, how: Scoring) -> Tensor:
+    """Rows that need no more draws."""
+    return (_effective(tally) >= how.enough) & ~(_khat(tally) > RELIABLE)
+
+
+def _effective(tally: Tally) -> Tensor:
+    """(sum w)^2 / sum w^2."""
+    return torch.exp(2 * tally.sums.logsumexp(0) - tally.squares)
+
+
+def _khat(tally: Tally) -> Tensor:
+    draws, found = tally.counts.sum(0), torch.full_like(tally.squares, math.nan)
+    for n in draws.unique().tolist():
+        found[draws == n] = khat(tally.largest[: tail_length(n) + 1, draws == n], n)
+    return found
+
+
+def _finish(tally: Tally, seed: int) -> Scored:
+    draws = tally.counts.sum(0)
+    total = tally.sums.logsumexp(0) - draws.double().log()
+    return Scored(total, _effective(tally), _khat(tally), _noise(tally, seed), tally.spent)
+
+
+def _noise(tally: Tally, seed: int, replicates: int = 200) -> Tensor:
+    """The spread of log mean weight when the groups of draws are drawn again, with replacement."""
+    filled = (tally.counts > 0).any(1)  # all of them, unless there are fewer draws than groups
+    n = int(filled.sum())
+    rng = generator(tally.sums.device, seed, "bootstrap")
+    chosen = torch.randint(n, (replicates, n), generator=rng, device=rng.device)
+    times = F.one_hot(chosen, n).sum(1).double()  # each replicate has each group so many times
+    sums = torch.exp(tally.sums[filled] - tally.sums.amax(0))
+    # groups may all be empty of weight in a replicate, whose logarithm would be -inf
+    means = (times @ sums).clamp_(min=1e-300) / (times @ tally.counts[filled].double())
+    # n groups vary by 1 - 1/n less than what they come from
+    return means.log().std(0, correction=0) * math.sqrt(n / (n - 1)) if n > 1 else torch.zeros_like(tally.squares)
+
+
+def _exact(log_likelihood: Tensor) -> Scored:
+    one, none = torch.ones_like(log_likelihood), torch.zeros_like(log_likelihood)
+    return Scored(log_likelihood, one, one * -math.inf, none, one.clone())  # which may be saved side by side

@@ -1,0 +1,254 @@
+"""What the proposal climbs: objectives for phi.
+
+Each is handed one round of draws and gives a number for each row, whose gradient with respect to phi is the direction
+to climb: sometimes the objective itself, sometimes a surrogate with the same gradient in expectation.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from doubly.core.errors import UserError
+from doubly.core.registry import Registry
+from doubly.latents.batch import Memory, Visit
+from doubly.latents.importance import Draws, log_mean_weight
+from doubly.layers.chain import Chain, Values
+from doubly.samplers import Adam
+from doubly.samplers.adam import AdamState
+
+
+class Round(NamedTuple):
+    """One round of draws on a visit."""
+
+    visit: Visit
+    draws: Draws
+    weight: Tensor
+    """Normalised weights (S, B), constants."""
+
+
+class Climb(NamedTuple):
+    """A number for each row, to climb, and what the objective remembers from now on."""
+
+    rows: Tensor
+    memory: Memory
+
+
+class Objective(ABC):
+    """A function of the draws whose gradient with respect to phi is the direction to climb."""
+
+    pathwise: ClassVar[bool] = False
+    """Whether the gradient goes through the values drawn, so that every hidden layer must be reparameterised."""
+
+    weighted: ClassVar[bool] = False
+    """Whether the weights alone say what the draws stand for, so that not all of them must be the proposal's own."""
+    plain: ClassVar[bool] = False
+    """Whether it is sum_s w_s log q(z_s | x) of the draws, log q(z | x) of dreams, or both, and nothing else: its
+    gradient needs no graph."""
+    dreams: ClassVar[float] = 0.0
+    """The share of the dreams in that."""
+    bound: ClassVar[bool] = False
+    """Whether it is the log mean weight, whose gradient for theta is the weighted one: one way back serves both.
+    Neither this nor `plain` is inherited by an objective that climbs something else."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "__call__" in vars(cls):  # what it inherits of these was said of another climb
+            for name in ("plain", "bound"):
+                setattr(cls, name, vars(cls).get(name, False))
+
+    def check(self, model: Chain, draws: int) -> None:
+        """Refuse a model or a number of draws that this objective cannot serve, before training starts."""
+        rough = [type(layer).__name__ for layer in model.layers[1:] if layer.kind == "binary"]
+        if self.pathwise and rough:
+            name = type(self).__name__.lower()
+            raise UserError(
+                f"the objective {name} needs real hidden layers, whose draws can be differentiated, "
+                f"got {', '.join(rough)}: choose wake, sleep, vimco or nvil"
+            )
+
+    def init(self, model: Chain, rng: torch.Generator) -> Memory:
+        """What the objective remembers between rounds."""
+        return {}
+
+    @abstractmethod
+    def __call__(self, round: Round) -> Climb:
+        """What to climb."""
+
+
+@dataclass(frozen=True)
+class Wake(Objective):
+    """Inclusive KL divergence, so that q covers p: E_{p(z|x)}[log q(z|x)], with the weights of the draws.
+
+    sum_s w_s log q(z_s | x)
+    """
+
+    weighted = True
+    plain = True
+
+    def __call__(self, round: Round) -> Climb:
+        return Climb((round.weight * round.draws.log_q).sum(0), round.visit.memory)
+
+
+@dataclass(frozen=True)
+class Sleep(Objective):
+    """Inclusive KL divergence on dreams: E_{p(x,z)}[log q(z|x)], with rows drawn from the model itself.
+
+    log q(z | x) for (x, z) ~ p(x, z | theta)
+    """
+
+    weighted = True
+    plain = True
+    dreams = 1.0
+
+    def __call__(self, round: Round) -> Climb:
+        at = round.visit
+        x, *hidden = dream(at)
+        return Climb(at.proposal.log_prob(at.phi, tuple(hidden[::-1]), x), at.memory)
+
+
+def dream(visit: Visit) -> Values:
+    """As many rows as are visited, with their hidden values, drawn from the model."""
+    x, *hidden = visit.model.sample(visit.theta.detach(), len(visit.x), visit.rng)
+    if visit.proposal.masked:  # dreams have the holes of the rows
+        x = x.masked_fill(visit.x.isnan(), math.nan)
+    return x, *hidden
+
+
+@dataclass(frozen=True)
+class WakeSleep(Objective):
+    """Wake and sleep in equal parts."""
+
+    weighted = True
+    plain = True
+    dreams = 0.5
+
+    def __call__(self, round: Round) -> Climb:
+        return Climb((Wake()(round).rows + Sleep()(round).rows) / 2, round.visit.memory)
+
+
+@dataclass(frozen=True)
+class IWAE(Objective):
+    """The bound L_S itself, through reparameterised draws (Burda et al. 2016); with one draw, the VAE's bound.
+
+    log 1/S sum_s p(x, z_s) / q(z_s | x)
+    """
+
+    pathwise = True
+    bound = True
+
+    def __call__(self, round: Round) -> Climb:
+        return Climb(log_mean_weight(round.draws.log_weight), round.visit.memory)
+
+
+@dataclass(frozen=True)
+class DReG(Objective):
+    """The bound L_S with doubly reparameterised gradients, of lower variance (Tucker et al. 2019).
+
+    sum_s w_s^2 log p(x, z_s) / q(z_s | x), differentiated through z_s only
+    """
+
+    pathwise = True
+
+    def __call__(self, round: Round) -> Climb:
+        at = round.visit
+        log_q = at.proposal.log_prob(at.phi.detach(), round.draws.hidden[::-1], at.x)
+        return Climb((round.weight**2 * (round.draws.log_p - log_q)).sum(0), round.visit.memory)
+
+
+@dataclass(frozen=True)
+class VIMCO(Objective):
+    """The bound L_S by score functions, each draw with the others as its baseline (Mnih & Rezende 2016).
+
+    sum_s (L - L_{-s} - w_s) log q(z_s | x), where L_{-s} has weight s replaced by the geometric mean of the others
+    """
+
+    def check(self, model: Chain, draws: int) -> None:
+        if draws < 2:
+            raise UserError(f"the objective vimco compares draws, so it needs at least 2, got {draws}: raise draws")
+
+    def __call__(self, round: Round) -> Climb:
+        log_weight = round.draws.log_weight.detach()
+        n = len(log_weight)
+        others = (log_weight.sum(0) - log_weight) / (n - 1)
+        # row s of the square: the log weights with the s-th replaced
+        replaced = log_weight.expand(n, -1, -1).clone()
+        replaced[range(n), range(n)] = others
+        without = torch.logsumexp(replaced, 1) - math.log(n)
+        signal = log_mean_weight(log_weight) - without - round.weight
+        return Climb((signal * round.draws.log_q).sum(0), round.visit.memory)
+
+
+@dataclass(frozen=True)
+class NVIL(Objective):
+    """The evidence lower bound by score functions, with a learnt baseline (Mnih & Gregor 2014).
+
+    mean_s (l_s - C(x) - c) / max(1, sd) log q(z_s | x),  l_s = log p(x, z_s) - log q(z_s | x)
+
+    C is a perceptron fitted to l, c and sd running moments of what it leaves over.
+    """
+
+    units: int = 100
+    baseline_step: float = 1e-3
+    decay: float = 0.8
+
+    def init(self, model: Chain, rng: torch.Generator) -> Memory:
+        weights = self._baseline(model.layers[0].n_out).init(rng)
+        zero = weights.new_zeros(())
+        return _remembered(Adam().init(weights, rng), mean=zero, variance=zero.clone())  # saved as two tensors
+
+    def __call__(self, round: Round) -> Climb:
+        theta, m, v, t = (round.visit.memory[f"nvil.{name}"] for name in AdamState._fields)
+        state = AdamState(theta, m, v, int(t))
+        baseline = self._baseline(round.visit.x.shape[1])
+        weights = state.theta.detach().requires_grad_()
+        error = round.draws.log_weight.detach() - baseline.predict(weights, round.visit.x.nan_to_num())  # 0 in holes
+        (grad,) = torch.autograd.grad(-(error**2).mean(), weights)
+        left = error.detach()
+        mean = torch.lerp(left.mean(), round.visit.memory["nvil.mean"], self.decay)
+        variance = torch.lerp(left.var(correction=0), round.visit.memory["nvil.variance"], self.decay)
+        scaled = (left - mean) / variance.sqrt().clamp(min=1)
+        state = Adam().tell(state, grad, self.baseline_step, round.visit.rng)
+        return Climb((scaled * round.draws.log_q).mean(0), _remembered(state, mean, variance))
+
+    def _baseline(self, n_in: int) -> "_Baseline":
+        return _Baseline(n_in, self.units)
+
+
+@dataclass(frozen=True)
+class _Baseline:
+    """A perceptron with one layer of tanh units, from a row to a number; its weights are one flat vector."""
+
+    n_in: int
+    units: int
+
+    def init(self, rng: torch.Generator) -> Tensor:
+        bound = math.sqrt(6 / (self.n_in + self.units))
+        first = (2 * torch.rand(self.units * self.n_in, generator=rng, device=rng.device) - 1) * bound
+        return torch.cat([first, first.new_zeros(2 * self.units + 1)])
+
+    def predict(self, weights: Tensor, x: Tensor) -> Tensor:
+        sizes = [self.units * self.n_in, self.units, self.units, 1]
+        first, bias, second, offset = weights.split(sizes)
+        return torch.tanh(F.linear(x, first.view(self.units, self.n_in), bias)) @ second + offset
+
+
+def _remembered(state: AdamState, mean: Tensor, variance: Tensor) -> Memory:
+    found = {"theta": state.theta, "m": state.m, "v": state.v, "t": torch.tensor(state.t)}
+    return {f"nvil.{name}": value for name, value in (found | {"mean": mean, "variance": variance}).items()}
+
+
+OBJECTIVES = Registry(
+    "objective",
+    wake=Wake,
+    sleep=Sleep,
+    wake_sleep=WakeSleep,
+    iwae=IWAE,
+    dreg=DReG,
+    vimco=VIMCO,
+    nvil=NVIL,
+)

@@ -1,0 +1,93 @@
+"""Recipes for the rows of the paper's tables: settings, how a row is scored, and the number that was published.
+
+A file for each table: [all] has the settings of all its rows, [score] how they are scored, [recommended] where they
+differ from RECOMMENDED below if they are made with those, [presets.NAME] what holds for the rows of one preset, and
+[rows.NAME] each row, with any of these of its own.
+"""
+
+import dataclasses
+import tomllib
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from doubly.analysis.config import Question
+from doubly.core.errors import UserError
+from doubly.latents import OBJECTIVES
+from doubly.runs.config import Config
+from doubly.runs.presets import PRESETS, preset
+
+# what the recommended settings start from: of autoencoders, a recipe has them all; docs/study.md says what those of
+# Gibbs chains rest on
+RECOMMENDED: dict[str, dict[str, Any]] = {
+    "dsgnht-nais": PRESETS["recommended"][1],
+    "dsgnht-vae": {},
+    "dsgnht-gibbs": {
+        "step": 0.03,
+        "schedule": "polynomial:power=0.5,offset=20",
+        "phi_step": 1e-3,
+        "draws": 1,
+        "theta_steps": 1,
+    },
+}
+FREE = ("epochs", "threads")  # settings in which a run may differ from its recipe
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One row of a table."""
+
+    name: str
+    table: str
+    label: str
+    published: float
+    """Log-likelihood of a test row, in nats."""
+    bound: bool
+    """Whether what was published is a bound only."""
+    preset: str
+    """What its settings start from."""
+    config: Config
+    question: Question
+    better: dict[str, Any] = field(default_factory=dict)
+    """Where the recommended settings of this row differ from those that RECOMMENDED has for its preset."""
+
+    @property
+    def refit(self) -> list[Any]:
+        """Passes of a refit and what they climb: as in training, if the gradient goes through the draws, or wake."""
+        pathwise = OBJECTIVES.make(self.config.objective).pathwise
+        return [self.question.refit, self.question.refit_objective or (self.config.objective if pathwise else "wake")]
+
+
+def recipes() -> dict[str, Recipe]:
+    """Every recipe by name, in the order of the tables.
+
+    >>> recipes()["caltech-sbn-200"].published
+    -122.7
+    """
+    found: dict[str, Recipe] = {}
+    files = sorted(resources.files(__name__).iterdir(), key=lambda file: file.name)
+    for file in files:
+        if file.name.endswith(".toml"):
+            table = tomllib.loads(file.read_text())
+            found |= {name: _recipe(name, table, dict(row)) for name, row in table["rows"].items()}
+    return found
+
+
+def _recipe(name: str, table: dict[str, Any], row: dict[str, Any]) -> Recipe:
+    label, published, bound = row.pop("label"), row.pop("published"), row.pop("bound", False)
+    base = row.pop("preset")
+    kin = dict(table.get("presets", {}).get(base, {}))
+    score, better = (table.get(name, {}) | kin.pop(name, {}) | row.pop(name, {}) for name in ("score", "recommended"))
+    config = preset(base, **(table["all"] | kin | row))
+    return Recipe(name, table["title"], label, published, bound, base, config, Question(**score), better)
+
+
+def with_recommended(recipe: Recipe) -> Recipe:
+    """The same row with the settings that were found to be better than the paper's."""
+    if recipe.preset not in RECOMMENDED:
+        raise UserError(
+            f"the recommended settings are for rows of {', '.join(RECOMMENDED)}; {recipe.name} is one of "
+            f"{recipe.preset}"
+        )
+    config = dataclasses.replace(recipe.config, **(RECOMMENDED[recipe.preset] | recipe.better))
+    return dataclasses.replace(recipe, preset="recommended", config=config)

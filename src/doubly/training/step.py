@@ -1,0 +1,69 @@
+"""One training step: ask the sampler, estimate both gradients, tell the sampler, move the proposal."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from doubly.latents import Estimate, Visit, Wanted
+from doubly.training.method import Method, mover
+from doubly.training.state import State
+
+
+def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) -> State:
+    """Move theta, then phi, on one mini-batch x, whose rows stand at `index` in the training data."""
+    theta, phi, memory, rng = state.theta, state.phi, state.memory, state.rng
+    time = state.epoch + state.batch / math.ceil(n_data / method.batch)
+    sampler, size = mover(method, time)
+    eta = sampler.eta(size, n_data)
+    phi_eta = method.optimiser.eta(method.phi_step * method.phi_schedule(time), n_data)
+    phi_steps = method.phi_steps if method.proposal.layers else 0
+    shared = phi_steps > 0 and not (method.resample or method.phi_first)
+
+    def estimate(wanted: Wanted) -> Estimate:  # at the present theta and phi
+        visit = Visit(method.model, theta.theta, method.proposal, phi.theta, x, index, memory, rng)
+        return method.estimator(visit, wanted)
+
+    def climb_phi(grad: Tensor) -> None:
+        nonlocal phi
+        grad = method.phi_prior.added(phi.theta, grad, 1 / n_data)
+        phi = method.optimiser.tell(method.optimiser.ask(phi, phi_eta, rng), grad, phi_eta, rng)
+
+    for _ in range(phi_steps if method.phi_first else 0):
+        found = estimate("phi")
+        memory = found.memory
+        climb_phi(found.phi_grad)
+    theta = sampler.ask(theta, eta, rng)
+    found = estimate("both" if shared else "theta")
+    memory = found.memory
+    grad = method.prior.added(theta.theta, n_data * found.theta_grad)
+    theta = sampler.tell(theta, grad, eta, rng)
+    totals = _add(state.totals, len(x), found.stats, grad)
+    for i in range(0 if method.phi_first else phi_steps):
+        if not shared or i > 0:
+            found = estimate("phi")
+            memory = found.memory
+        climb_phi(found.phi_grad)
+    return state._replace(theta=theta, phi=phi, memory=memory, totals=totals)
+
+
+def rows_at(method: Method, train: Tensor, index: Tensor, rng: torch.Generator) -> Tensor:
+    """Some of the training rows, which are kept as bytes and widened as they are used."""
+    rows = train[index].float()
+    return torch.bernoulli(rows / 255, generator=rng) if method.dynamic else rows
+
+
+def batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
+    """The rows in mini-batches of at most that size, all as long as each other but for one row.
+
+    A short last batch would be as right in the mean, but its noise would heat the chain just before a sample is taken.
+    """
+    return order.tensor_split(math.ceil(len(order) / size))
+
+
+def _add(totals: Tensor, n: int, stats: dict[str, Tensor], grad: Tensor) -> Tensor:
+    """Add one step on n rows to an epoch's totals, without waiting for the device."""
+    low, high = torch.aminmax(grad)
+    finite = torch.nan_to_num(torch.maximum(high, -low), nan=0.0)
+    sums = totals[:3].add(torch.stack([torch.ones_like(finite), stats["train"], stats["effective"]]), alpha=n)
+    return torch.cat([sums, torch.maximum(totals[3:], finite)])

@@ -1,0 +1,367 @@
+"""Questions to runs: what is collected is what it says, the answers fit together, and asking changes nothing."""
+
+import dataclasses
+import hashlib
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import doubly
+from doubly import cli
+from doubly.analysis import evaluate as judge
+from doubly.analysis.config import Question
+from doubly.cli import parser
+from doubly.core.cache import Nowhere
+from doubly.core.errors import UserError
+from doubly.data import load
+from doubly.latents import Annealing
+from doubly.runs.build import build
+from doubly.runs.config import from_dict
+from doubly.runs.folder import Run
+from doubly.training.protocol import fit
+from doubly.training.state import init
+
+FIELDS: dict[str, Any] = {
+    "data": "bars", "hidden": (6,), "epochs": 12, "collect": 6, "keep": 3, "theta_steps": 2, "batch": 300, "step": 0.05,
+    "means": (1, 2, 6), "valid_draws": 5, "threads": 1,
+}  # fmt: skip
+
+
+STEPS = 2 * math.ceil(len(load("bars").train) / 300)  # in an epoch
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Run:
+    return doubly.fit(tmp_path_factory.mktemp("judge") / "run", quiet=True, **FIELDS)
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory) -> Run:
+    return doubly.fit(tmp_path_factory.mktemp("judge") / "second", quiet=True, **FIELDS, seed=1)
+
+
+# What is collected
+
+
+def samples(every: str, **fields) -> tuple[list[torch.Tensor], list[int], doubly.train.State]:
+    """The weights at each sample, the steps between them, and the last state of a fit that is watched from outside."""
+    config = from_dict(FIELDS | {"collect_every": every} | fields)
+    data = load(config.data)
+    method, train = build(config, data), torch.as_tensor(data.train)
+    state = init(method, train)
+    found: list[torch.Tensor] = []
+    when: list[int] = []
+    for state, _ in fit(method, train, torch.as_tensor(data.valid), state):  # noqa: B020 - each comes from the last
+        if state.collected > len(found):
+            found.append(state.theta.theta.double())
+            when.append(state.epoch * STEPS + state.batch * 2 + state.inner)
+    return found, when, state
+
+
+@pytest.mark.parametrize(("every", "steps"), [("1", STEPS), ("2 epochs", 2 * STEPS), ("3steps", 3), ("1step", 1)])
+def test_samples_come_as_often_as_they_are_asked_for(every, steps):
+    found, when, state = samples(every, epochs=12 if every != "2 epochs" else 20)
+    assert len(found) == 6 == state.collected
+    assert np.diff(when).tolist() == [steps] * 5
+    assert state.batch == state.inner == 0, "a fit ends with an epoch"
+
+
+def test_the_mean_is_that_of_the_samples():
+    found, _, state = samples("3steps")
+    torch.testing.assert_close(state.mean, torch.stack(found).mean(0), rtol=0, atol=1e-12)
+
+
+def test_means_windows_and_samples_on_disk_are_those_of_the_chain(tmp_path):
+    """6 samples make 3 windows of 2, of which a budget of 2 keeps the second and the third, spaced evenly from 0."""
+    found, _, _ = samples("3steps")
+    run = doubly.fit(tmp_path / "run", quiet=True, **FIELDS | {"collect_every": "3steps", "window": 2, "keep": 2})
+    posterior = run.posterior()
+    assert sorted(posterior.means) == [1, 2, 6]
+    for number, mean in posterior.means.items():
+        torch.testing.assert_close(mean, torch.stack(found[:number]).mean(0).float(), rtol=1e-6, atol=1e-6)
+    assert sorted(file.stem for file in (run.path / "posterior").glob("draw-*")) == ["draw-00004", "draw-00006"]
+    for kept, last in zip(posterior.draws(), (4, 6), strict=True):
+        torch.testing.assert_close(kept, torch.stack(found[last - 2 : last]).mean(0).float(), rtol=1e-6, atol=1e-6)
+
+
+def test_single_samples_are_kept_as_they_are(run):
+    found, _, _ = samples("1")
+    assert all(torch.equal(kept.double(), found[i]) for kept, i in zip(run.posterior().draws(), (1, 3, 5), strict=True))
+
+
+@pytest.mark.parametrize(("keep_mb", "kept"), [(1000.0, 3), (2 * 4 * 118 / 2**20, 2), (0.0, 0)])
+def test_no_more_samples_are_kept_than_fit_into_the_budget(tmp_path, keep_mb, kept):
+    """A sample has 16 * 6 + 16 + 6 = 118 weights of 4 bytes."""
+    run = doubly.fit(tmp_path / "run", quiet=True, **FIELDS | {"keep_mb": keep_mb})
+    assert len(list((run.path / "posterior").glob("draw-*"))) == kept
+
+
+def test_the_budget_holds_when_validation_levels_off_before_time_presses(tmp_path):
+    """Then more samples come than fit into half of the epochs; those kept are still evenly spaced and not too many."""
+    run = doubly.fit(
+        tmp_path / "run",
+        quiet=True,
+        **FIELDS | {"collect": 50, "epochs": 20, "patience": 0, "min_epochs": 4, "keep": 4},
+    )
+    numbers = sorted(int(file.stem[-5:]) for file in (run.path / "posterior").glob("draw-*"))
+    assert numbers == [4, 8, 12, 16]
+    assert run.metrics()[-1]["collected"] == 16
+
+
+# Asking
+
+
+def state_of(folder: Path) -> dict[str, str]:
+    """A fingerprint of every file that belongs to the chain."""
+    names = ["config.json", "data.json", "metrics.jsonl", "checkpoint", "posterior/draw*", "posterior/mean*"]
+    files = [file for name in names for file in folder.glob(name)] + list((folder / "checkpoint").iterdir())
+    return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in files if file.is_file()}
+
+
+COMMANDS = {
+    "evaluate": ["evaluate", "RUN", "--draws", "10", "--refit", "1"],
+    "evaluate-last": ["evaluate", "RUN", "--draws", "10", "--refit", "1", "--of", "last", "--adaptive"],
+    "evaluate-ensemble": ["evaluate", "RUN", "OTHER", "--draws", "10", "--refit", "1", "--of", "ensemble"],
+    "compare": ["compare", "RUN", "OTHER", "--draws", "10", "--refit", "1"],
+    "curve-samples": ["curve", "RUN", "--draws", "10", "--refit", "1"],
+    "curve-draws": ["curve", "RUN", "--over", "draws", "--draws", "10", "--refit", "1"],
+    "curve-training-draws": [
+        "curve", "RUN", "--over", "training-draws", "--at", "2", "5", "--draws", "10", "--refit", "1",
+    ],
+    "diagnose": ["diagnose", "RUN", "OTHER", "--out", "OUT/x.nc"],
+    "sample": ["sample", "RUN", "-n", "3", "--out", "OUT/x.csv"],
+    "report": ["report", "RUN"],
+    "impute": ["impute", "RUN", "--hide", "lower-half", "-n", "3", "--draws", "3", "--sweeps", "2", "--refit", "1"],
+    "list": ["list"],
+    "reproduce": ["reproduce", "--list"],
+    "profile": ["profile", "--data", "bars", "--hidden", "5", "--steps", "2"],
+    "data": ["data", "list"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, "others"])
+def test_asking_moves_no_chain(name, run, second, tmp_path, capsys):
+    """θ, φ, the sampler's state, the generator and all else of the runs have the same bytes before and after."""
+    if name == "others":
+        asked = {args[0] for args in COMMANDS.values()}
+        unasked = {command.__name__.lower() for command in parser.COMMANDS} - asked - {"fit", "resume"}
+        assert not unasked, "every command but fit and resume belongs into this test"
+        return
+    places = {"RUN": str(run.path), "OTHER": str(second.path)}
+    before = state_of(run.path) | state_of(second.path)
+    cli.main([places.get(arg, arg.replace("OUT", str(tmp_path))) for arg in COMMANDS[name]])
+    assert before == state_of(run.path) | state_of(second.path)
+    capsys.readouterr()
+
+
+def test_scores_of_rows_come_as_columns(run, tmp_path, capsys):
+    for ending in ("csv", "npz"):
+        file = tmp_path / f"rows.{ending}"
+        cli.main(["evaluate", str(run.path), "--draws", "10", "--refit", "1", "--rows", str(file), "--json"])
+        found = json.loads(capsys.readouterr().out)
+        read: Any = np.load(file) if ending == "npz" else np.genfromtxt(file, delimiter=",", names=True)
+        table = {name: read[name] for name in (read.files if ending == "npz" else read.dtype.names)}
+        assert len(table["log_likelihood"]) == found["n"] == 500
+        assert np.mean(table["log_likelihood"]) == pytest.approx(found["log_likelihood"], abs=1e-5)
+        assert {"effective", "khat", "noise", "draws"} <= set(table)
+
+
+def test_rows_of_a_file_are_scored_like_those_of_a_split(run, tmp_path, capsys):
+    np.savetxt(tmp_path / "x.csv", load("bars").test, fmt="%d", delimiter=",")
+    args = ["evaluate", str(run.path), "--draws", "10", "--refit", "1", "--json"]
+    cli.main([*args, "--input", str(tmp_path / "x.csv")])
+    cli.main(args)
+    of_file, of_split = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert of_file["log_likelihood"] == of_split["log_likelihood"]
+    assert "split" not in of_file
+
+
+def test_a_comparison_pairs_the_rows(run, second):
+    ranked = judge.compare([run.path, second.path], quiet=True, draws=10, refit=1)
+    rows = {folder: judge.evaluate(folder, quiet=True, draws=10, refit=1).rows.log_likelihood.double().numpy()
+            for folder in (str(run.path), str(second.path))}  # fmt: skip
+    best, other = ranked
+    gap = rows[other["run"]] - rows[best["run"]]
+    assert best["log_likelihood"] >= other["log_likelihood"]
+    assert best["difference"] == best["difference_stderr"] == 0
+    assert other["difference"] == pytest.approx(gap.mean())
+    assert other["difference_stderr"] == pytest.approx(gap.std(ddof=1) / np.sqrt(len(gap)))
+
+
+def test_curves_pass_through_the_evaluations(run):
+    over_samples = judge.curve(run.path, "samples", quiet=True, draws=10, refit=1)
+    assert [point["at"] for point in over_samples] == [1, 2, 6]
+    whole = judge.evaluate(run.path, quiet=True, draws=10, refit=1).facts
+    assert over_samples[-1]["log_likelihood"] == whole["log_likelihood"]
+    over_draws = judge.curve(run.path, "draws", quiet=True, draws=10, refit=1)
+    assert [point["at"] for point in over_draws] == [1, 2, 5, 10]
+    assert over_draws[-1]["log_likelihood"] == whole["log_likelihood"]
+    assert json.loads((run.path / "evaluations" / "curve-over-draws.json").read_text()) == over_draws
+
+
+def test_a_curve_over_training_draws_fits_each_run_once(run):
+    judge.curve(run.path, "training-draws", [1, 5], quiet=True, draws=10, refit=1)
+    fitted = run.path / "curves" / "training-draws-1"
+    assert Run(fitted).config == from_dict(FIELDS | {"draws": 1})
+    before = state_of(fitted)
+    judge.curve(run.path, "training-draws", [1, 5], quiet=True, draws=10, refit=1)
+    assert state_of(fitted) == before
+
+
+@pytest.mark.parametrize("objective", ["wake", "sleep", "wake-sleep"])
+def test_the_proposal_is_refitted_as_asked(run, objective):
+    """However it is fitted, the answer is a bound on the same number: within its error of that with many more draws."""
+    few = judge.evaluate(run.path, quiet=True, of="last", draws=50, refit=20, refit_objective=objective)
+    many = judge.evaluate(run.path, quiet=True, of="last", draws=5000, refit=20, refit_objective=objective)
+    assert few.facts["log_likelihood"] <= many.facts["log_likelihood"] + 4 * few.facts["draw_error"]
+    (file,) = (run.path / "posterior").glob(f"proposal-*-20-{objective}.safetensors")
+    others = [other for other in (run.path / "posterior").glob("proposal-*-20-*.safetensors") if other != file]
+    fitted = safetensors.torch.load_file(file)["phi"]
+    assert not any(torch.equal(fitted, safetensors.torch.load_file(other)["phi"]) for other in others)
+
+
+def test_annealing_is_a_second_opinion(run):
+    """Both estimate log p(x): over 100 rows their difference is within 4 standard errors, beside what each is low by.
+
+    10,000 draws leave a bias of 1 / (2 effective draws), some 1e-4; annealing one of half the variance of its log mean
+    weight, which the gap between its own bounds tells.
+    """
+    found = judge.evaluate(run.path, quiet=True, draws=10_000, refit=20, ais=200, ais_rows=100).facts["annealed"]
+    low = max(found["gap_on_simulated_rows"], 0) + 4 * found["gap_stderr"]
+    assert abs(found["above_score"]) <= 4 * found["above_score_stderr"] + low
+    assert low < 0.1
+
+
+def test_a_refined_score_is_of_the_same_likelihood_with_more_effective_draws(run):
+    """Both estimate log p(x), with a bias of 1 / (2 effective draws) each: their mean difference is within 4 errors."""
+    how: dict[str, Any] = {"draws": 2000, "refit": 0, "quiet": True}
+    plain, refined = judge.evaluate(run.path, **how), judge.evaluate(run.path, refine=100, **how)
+    found = judge.paired(refined.rows, plain.rows)
+    assert refined.facts["ess"] > 1.2 * plain.facts["ess"] > 100
+    assert found.difference_stderr is not None
+    assert abs(found.difference) <= 4 * found.difference_stderr + 1 / plain.facts["ess"]
+    assert (run.path / "evaluations" / "test-mean-2000-refit-0-refine-100.json").exists()
+
+
+def test_advice_names_what_can_be_done_and_was_not(run, tmp_path):
+    def advice(there: Run, **asked: Any) -> list[str]:
+        return judge._advice(Question(**asked), there.posterior())
+
+    ordered = doubly.fit(
+        tmp_path / "nade", quiet=True, **FIELDS | {"model": "nade", "proposal": "nade", "epochs": 2, "collect": 1}
+    )
+    assert advice(run) == ["more --draws", "a longer --refit", "--refine 200", "--ais 1000"]
+    assert advice(run, refine=10, of="ensemble") == advice(run, refine=10, ais=10) == advice(ordered)
+    assert advice(ordered) == ["more --draws", "a longer --refit"]
+    with pytest.raises(UserError, match="NADE layers cannot be refined"):
+        judge.evaluate(ordered.path, refine=10, refit=10**9, quiet=True)  # refused before it is fitted
+
+
+def test_annealing_that_is_stopped_goes_on_after_the_rows_that_are_done(run, monkeypatch):
+    monkeypatch.setattr("doubly.posterior.store.ANNEALED", 8)
+    x, how, told = load("bars").test[:20], Annealing(temperatures=5, chains=3), []
+
+    def impatient(what: str, share: float) -> None:
+        told.append(what)
+        if "17 to 20" in what:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.posterior(progress=impatient).anneal(x, how)
+    told.clear()
+    resumed = run.posterior(progress=lambda what, share: told.append(what)).anneal(x, how)
+    assert set(told) == {"annealing rows 17 to 20 of 20"}
+    whole = dataclasses.replace(run.posterior(), shelf=Nowhere()).anneal(x, how)
+    assert list((run.path / "evaluations").glob("annealed-*"))
+    posterior = run.posterior()
+    posterior.anneal(x, how)
+    gap = posterior.annealing_gap(5, how)
+    told.clear()
+    again = run.posterior(progress=lambda what, share: told.append(what)).annealing_gap(5, how)
+    assert again == gap
+    assert not told, "found again, not made again"
+    posterior.tidy()
+    assert not [*(run.path / "evaluations").glob("annealed-*"), *(run.path / "evaluations").glob("gap-*")]
+    assert torch.equal(resumed.log_likelihood, whole.log_likelihood)
+    assert torch.equal(resumed.effective, whole.effective)
+
+
+def test_an_evaluation_that_is_stopped_goes_on_where_it_was(run, tmp_path):
+    x = load("bars").test[:60]
+    np.savetxt(tmp_path / "x.csv", x, fmt="%d", delimiter=",")
+    how = {"draws": 20_000, "refit": 1, "memory": 0.5, "threads": 1}
+    judge.evaluate(
+        run.path, x=x, quiet=True, **how | {"draws": 1}
+    )  # the proposal is fitted, so that scoring is told first
+    flags = [part for name, value in how.items() for part in (f"--{name}", str(value))]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "doubly", "evaluate", str(run.path), "--input", str(tmp_path / "x.csv"), *flags],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    while (line := process.stderr.readline()) and "scoring" not in line:
+        pass
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert "goes on from there" in said.splitlines()[-1]
+    (left,) = (run.path / "evaluations").glob("unfinished-*")
+    resumed = judge.evaluate(run.path, x=x, quiet=True, **how)
+    assert not left.exists(), "it was taken up and finished"
+    afresh = judge.evaluate(run.path, x=x, quiet=True, **how)
+    torch.testing.assert_close(resumed.rows, afresh.rows, rtol=0, atol=0, equal_nan=True)
+
+
+# What cannot be answered
+
+
+def refused(capsys, *args: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(list(args))
+    assert stop.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err.strip().splitlines()[-1]
+
+
+def test_what_cannot_be_answered_is_said_in_a_line(run, second, tmp_path, capsys):
+    path, other = str(run.path), str(second.path)
+    wide = doubly.fit(tmp_path / "wide", quiet=True, **FIELDS | {"hidden": (7,)}).path
+    digits = doubly.fit(tmp_path / "digits", quiet=True, **FIELDS | {"data": "digits", "epochs": 2, "collect": 1}).path
+    empty = doubly.fit(tmp_path / "empty", quiet=True, **FIELDS | {"collect": 0, "epochs": 2}).path
+    np.savetxt(tmp_path / "narrow.csv", np.ones((2, 5)), fmt="%d", delimiter=",")
+    assert "name a run folder" in refused(capsys, "evaluate")
+    assert "collected no samples" in refused(capsys, "evaluate", str(empty))
+    assert "kept no samples" in refused(capsys, "evaluate", str(empty), "--of", "ensemble")
+    assert "the first 1, 2, 6 samples, not of 50" in refused(capsys, "evaluate", path, "--samples", "50")
+    assert "several chains" in refused(capsys, "evaluate", path, other)
+    assert "one set of weights" in refused(capsys, "evaluate", path, "--of", "ensemble", "--ais", "10")
+    assert "one set of weights" in refused(capsys, "evaluate", path, other, "--of", "last", "--ais", "10")
+    assert "ais_rows" in refused(capsys, "evaluate", path, "--ais", "10", "--ais-rows", "0")
+    assert "named twice" in refused(capsys, "evaluate", path, path, "--of", "ensemble")
+    assert "named twice" in refused(capsys, "compare", path, path)
+    assert "name a run folder" in refused(capsys, "curve")
+    for flag, value in (("--keep-mb", "inf"), ("--means", "0"), ("--window", "200"), ("--warmup", "2000")):
+        line = refused(capsys, "fit", "--data", "bars", flag, value, "--out", str(tmp_path / "x"))
+        assert flag.removeprefix("--").replace("-", "_")[:4] in line
+    late = ["--collect-every", "5", "--epochs", "4"]
+    assert "gives no sample" in refused(capsys, "fit", "--data", "bars", *late, "--out", str(tmp_path / "x"))
+    assert "different models" in refused(capsys, "evaluate", path, str(wide), "--of", "ensemble")
+    assert "different data" in refused(capsys, "evaluate", path, str(digits), "--of", "ensemble")
+    assert "different data" in refused(capsys, "compare", path, str(digits))
+    assert "at least two runs" in refused(capsys, "compare", path)
+    assert "16 columns" in refused(capsys, "evaluate", path, "--input", str(tmp_path / "narrow.csv"))
+    assert "draws must be at least 1" in refused(capsys, "evaluate", path, "--draws", "0")
+    assert "refit must not be negative" in refused(capsys, "evaluate", path, "--refit", "-1")
+    assert ".csv, .npz" in refused(capsys, "evaluate", path, "--rows", "rows.txt")
+    assert "steps" in refused(capsys, "fit", "--collect-every", "often", "--out", str(tmp_path / "x"))
+    assert "window must be at least 1" in refused(capsys, "fit", "--window", "0", "--out", str(tmp_path / "x"))

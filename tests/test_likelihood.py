@@ -1,0 +1,171 @@
+"""Scoring by many draws: its errors are what they say, its memory is bounded, and draws are saved where they may be."""
+
+import math
+import subprocess
+import sys
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from doubly import Chain, UserError
+from doubly.latents import Scoring, Tally, score
+from doubly.latents.likelihood import GROUPS, RELIABLE, _effective, _khat
+from exact import bits
+
+
+class Case(NamedTuple):
+    """A model of 6 bits with 5 hidden ones, and a proposal that is off by `off`."""
+
+    model: Chain
+    theta: Tensor
+    proposal: Chain
+    phi: Tensor
+
+
+def case(off: float) -> Case:
+    rng = torch.Generator().manual_seed(1)
+    model, proposal = (build("sbn", data=6, hidden=(5,)) for build in (Chain.build, Chain.build_proposal))
+    theta = torch.randn(model.size, generator=rng)
+    phi = off * torch.randn(proposal.size, generator=rng)
+    return Case(model, theta, proposal, phi)
+
+
+def enumerated(given: Case, x: Tensor) -> Tensor:
+    z = bits(5).unsqueeze(1)
+    return given.model.log_prob(given.theta.double(), (x.double(), z.expand(32, len(x), 5))).logsumexp(0)
+
+
+def test_the_noise_of_a_row_is_the_spread_of_its_score():
+    """2,000 copies of a row: the mean square of the bootstrap errors is the variance of the scores.
+
+    That variance is known to sqrt(2 / 2000) = 3 % (standard deviations), each row's bootstrap variance from 20 groups
+    and 200 replicates to sqrt(2/19 + 2/200) = 34 %, and their mean over 2,000 rows to 0.8 %: 4 of these are 13 %. The
+    logarithm is not linear, which adds terms of order 1 / effective draws: below 1 % at the hundreds that there are.
+    """
+    given = case(off=0.5)
+    x = bits(6)[[11]].repeat(2000, 1)
+    found = score(*given, x, Scoring(draws=400))
+    assert found.effective.mean() > 100
+    assert found.noise.square().mean().item() == pytest.approx(found.log_likelihood.var().item(), rel=0.14)
+
+
+def test_the_score_is_the_enumerated_one_within_its_noise():
+    """Errors over 64 rows in units of their noise: a chi-square of 64, whose mean is 64 and standard deviation 11.
+
+    The noise is itself an estimate by 20 groups, so the ratio is a Student's t, and each square has mean 19/17 and
+    variance 3 at most: 4 standard deviations of the sum of 64 are 4 * sqrt(64 * 3.4) = 59 above 72.
+    """
+    given, x = case(off=0.5), bits(6)
+    found = score(*given, x, Scoring(draws=20_000))
+    assert ((found.log_likelihood - enumerated(given, x)) / found.noise).square().sum() < 72 + 59
+    assert (found.draws == 20_000).all()
+
+
+def test_draws_are_spent_where_they_are_needed():
+    """A row gets its last round exactly when the one before was worth enough and had no heavy tail."""
+    given, x, how = case(off=1.0), bits(6), Scoring(draws=12_800, adaptive=True)
+    after: dict[int, Tally] = {}  # what each round ended with
+
+    def watch(tally: Tally, share: float) -> None:
+        after[int(tally.round)] = Tally(*(tensor.clone() for tensor in tally))
+
+    found = score(*given, x, how, watch=watch)
+    ends = torch.tensor(how.rounds()).cumsum(0).tolist()
+    assert torch.isin(found.draws, torch.tensor(ends[1:]).float()).all(), "a round that decides, and one that is scored"
+    assert found.draws.unique().numel() > 2
+    for r, end in enumerate(ends[1:-1], start=1):
+        settled = (_effective(after[r - 1]) >= how.enough) & ~(_khat(after[r - 1]) > RELIABLE)
+        still_there = found.draws >= end
+        assert torch.equal((found.draws == end)[still_there], settled[still_there]), "no sooner and no later"
+
+
+def test_stopping_when_it_looks_good_does_not_change_the_score():
+    """Over 3,000 copies of each of 8 rows, the mean weight is p(x), within 4 standard errors, as with fixed draws.
+
+    Were the draws that decide averaged too, a row would stop on a lucky round: with weights 1/p or 0, as these nearly
+    are, that shifts the mean by some per cent, which is many standard errors here.
+    """
+    given, how = case(off=1.0), Scoring(draws=6400, adaptive=True)
+    x = bits(6)[:64:8]
+    found = score(*given, x.repeat(3000, 1), how)
+    ratio = (found.log_likelihood.double() - enumerated(given, x).repeat(3000)).exp().view(3000, 8)
+    assert found.draws.unique().numel() > 2
+    assert ((ratio.mean(0) - 1).abs() <= 4 * ratio.std(0) / math.sqrt(3000)).all()
+
+
+def test_groups_are_filled_evenly_however_small_the_parts():
+    """7 draws at a time, which end in another group each time: the noise is that of all draws in one part."""
+    given, x = case(off=0.5), bits(6)[[11]].repeat(500, 1)
+    small = score(*given, x, Scoring(draws=140, memory=7 * 11 * 16 / 2**20))
+    whole = score(*given, x, Scoring(draws=140))
+    # means over 500 rows of standard deviations that are each known to 1 / sqrt(2 * 19) = 16 %: 4 errors of 1 % each
+    assert small.noise.mean().item() == pytest.approx(whole.noise.mean().item(), rel=0.04)
+
+
+def test_the_adaptive_score_stops_and_goes_on_bit_for_bit():
+    given, x, how = case(off=1.0), bits(6), Scoring(draws=3200, adaptive=True, memory=0.2)
+    tallies = []
+
+    def keep(tally: Tally, share: float) -> None:
+        tallies.append((Tally(*(tensor.clone() for tensor in tally)), share))
+
+    whole = score(*given, x, how, watch=keep)
+    shares = [share for _, share in tallies]
+    assert len(tallies) > 10
+    assert shares == sorted(shares)
+    for tally, _ in tallies[::5]:
+        again = score(*given, x, how, tally)
+        torch.testing.assert_close(again, whole, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("draws", [1, 2, GROUPS - 1, GROUPS, 3 * GROUPS + 1])
+def test_any_number_of_draws_is_counted_once(draws):
+    given, x = case(off=0.5), bits(6)[:3]
+    found = score(*given, x, Scoring(draws=draws))
+    assert found.draws.tolist() == [draws] * 3
+    assert (found.effective <= draws * (1 + 1e-6)).all()
+    assert (found.noise == 0).all() == (draws == 1)
+    assert torch.isfinite(found.log_likelihood).all()
+
+
+def test_an_exact_model_needs_no_draws():
+    chain = Chain.build("sbn", data=6)
+    theta = chain.init(torch.Generator().manual_seed(0), torch.full((6,), 0.3))
+    found = score(chain, theta, Chain.build_proposal("sbn", data=6, hidden=()), torch.zeros(0), bits(6), Scoring())
+    torch.testing.assert_close(found.log_likelihood.logsumexp(0), torch.tensor(0.0), atol=1e-5, rtol=0)
+    assert (found.noise == 0).all()
+    assert (found.khat == -math.inf).all()
+
+
+@pytest.mark.parametrize("wrong", [{"draws": 0}, {"memory": 0.0}, {"memory": math.inf}, {"enough": -1.0}])
+def test_settings_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        Scoring(**wrong)
+
+
+MEMORY = """
+import re, sys, torch
+from doubly import Chain
+from doubly.inference import Scoring, score
+torch.set_num_threads(1)
+model, proposal = (build("sbn", data=784, hidden=(200,)) for build in (Chain.build, Chain.build_proposal))
+rng = torch.Generator().manual_seed(0)
+theta, phi = model.init(rng), proposal.init(rng)
+x = (torch.rand(8, 784, generator=rng) < 0.13).byte()
+def memory(name):
+    return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
+for allowed in (1.0, float(sys.argv[1])):  # the first time, kernels are compiled
+    open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from here
+    before = memory("VmRSS")
+    score(model, theta, proposal, phi, x, Scoring(draws=20_000, memory=allowed))
+print(memory("VmHWM") - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a stretch of work")
+def test_memory_stays_within_the_setting():
+    """Unbounded, 8 rows of 20,000 draws of 984 cells would be 600 MB for a single tensor."""
+    done = subprocess.run([sys.executable, "-c", MEMORY, "96"], check=True, capture_output=True, text=True)
+    assert 10 < float(done.stdout) < 96
