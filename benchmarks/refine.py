@@ -10,15 +10,15 @@ import time
 import torch
 
 from doubly.analysis.evaluate import paired
-from doubly.latents import Scored, Scoring
+from doubly.latents import LikelihoodConfig, RowLikelihoods
 from doubly.runs.folder import Run
 
 
-def line(found: Scored, plain: Scored, seconds: float) -> str:
+def line(found: RowLikelihoods, plain: RowLikelihoods, seconds: float) -> str:
     gain, error = paired(found, plain)
     return (
-        f"{found.log_likelihood.mean():9.2f}  {gain:+.2f} ± {error or 0:.2f}  effective {found.effective.mean():.0f} "
-        f"(median {found.effective.median():.0f})  k̂ > 0.7: {(found.khat > 0.7).float().mean():.0%}  "
+        f"{found.log_likelihood.mean():9.2f}  {gain:+.2f} ± {error or 0:.2f}  effective {found.ess.mean():.0f} "
+        f"(median {found.ess.median():.0f})  k̂ > 0.7: {(found.khat > 0.7).float().mean():.0%}  "
         f"noise of a row {found.noise.mean():.2f}  {seconds:.1f} CPU seconds"
     )
 
@@ -37,12 +37,14 @@ def main() -> None:
     run = Run(asked.run)
     posterior = run.posterior(refit_passes=asked.refit, refit_objective=asked.refit_objective)
     rows = run.data().valid[: asked.rows]
-    posterior.score(rows[:1], how=Scoring(1, refine=1))  # fits the proposal, and loads what has to be loaded once
+    posterior.score(
+        rows[:1], how=LikelihoodConfig(1, refine=1)
+    )  # fits the proposal, and loads what has to be loaded once
     for seed in range(asked.seeds):
         plain = None
         for steps in (0, *asked.steps):
             began = time.process_time()
-            found = posterior.score(rows, how=Scoring(asked.draws, refine=steps, seed=1000 * seed + steps))
+            found = posterior.score(rows, how=LikelihoodConfig(asked.draws, refine=steps, seed=1000 * seed + steps))
             plain = found if plain is None else plain
             print(f"seed {seed}  {steps:4} steps  {line(found, plain, time.process_time() - began)}", flush=True)
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from doubly.cli.listing import catalogue
+from doubly.cli.listing import registries
 
 TARGET = Path(__file__).with_name("members.md")
 
@@ -10,7 +10,7 @@ TARGET = Path(__file__).with_name("members.md")
 def page() -> str:
     """Every member of every registry, in tables."""
     lines = ["# What there is to choose from", "", "Made from the registries by `make docs`.", ""]
-    for title, members in catalogue().items():
+    for title, members in registries().items():
         if title in ("kernels", "versions"):
             continue
         lines += [f"## {title.capitalize()}", "", "| name | what it is | options |", "|---|---|---|"]

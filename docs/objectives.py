@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from doubly import OBJECTIVES, Chain
-from doubly.latents import NAIS, Visit
+from doubly.latents import NAIS, Batch, Pair
 
 HERE = Path(__file__).parent
 SEED, DRAWS, ROWS, BLOCKS, BURN_IN = 1, 5, 100, 2000, 300
@@ -159,7 +159,7 @@ def measure(case: Case, name: str, blocks: int = BLOCKS) -> Measured:
     memory = {key: value.double() for key, value in estimator.init(case.model, ROWS, rng).items()}
     x, index, found = X.expand(ROWS, -1), torch.arange(ROWS), []
     for block in range(BURN_IN + blocks):  # nvil has a baseline to learn first
-        done = estimator(Visit(case.model, case.theta, case.proposal, case.phi, x, index, memory, rng), "phi")
+        done = estimator(Batch(Pair(case.model, case.theta, case.proposal, case.phi), x, index, memory, rng), "phi")
         memory = done.memory
         if block >= BURN_IN:
             found.append(done.phi_grad)

@@ -8,10 +8,17 @@ from scipy import stats
 from torch import Tensor
 
 from doubly import LAYERS, Chain, Layer
+from doubly.latents import Pair
 from doubly.layers import Params
 
 D = 4  # width of the values: all 16 of them can be enumerated
 BINARY = [name for name in LAYERS if LAYERS[name].kind == "binary"]
+
+
+def wanted(grad: Tensor | None) -> Tensor:
+    """A gradient that was asked for."""
+    assert grad is not None
+    return grad
 
 
 def bits(n: int) -> Tensor:
@@ -76,8 +83,8 @@ class HollowCase:
         self.z = bits(3) if hidden else torch.zeros(1, 0, dtype=torch.float64)
 
     @property
-    def chains(self) -> tuple[Chain, Tensor, Chain, Tensor]:
-        return self.model, self.theta, self.proposal, self.phi
+    def pair(self) -> Pair:
+        return Pair(self.model, self.theta, self.proposal, self.phi)
 
     def log_joint(self) -> Tensor:
         """log p(x, z) for all 16 x and all z."""

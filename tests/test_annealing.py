@@ -163,11 +163,11 @@ def test_one_temperature_is_importance_sampling_from_the_prior():
     known = enumerated("sbn", (2, 2))
     target = _Target(known.model, known.theta, known.x, [0.0, 1.0])
     z = target.prior_draws(7, torch.Generator().manual_seed(7))
-    found = Annealing(1, chains=7).log_marginal(known.model, known.theta, X, torch.Generator().manual_seed(7))
+    found = Annealing(1, chains=7).log_likelihood(known.model, known.theta, X, torch.Generator().manual_seed(7))
     expected = target.log_likelihood(z)
     torch.testing.assert_close(found.log_likelihood, expected.logsumexp(0) - math.log(7))
     w = torch.softmax(expected, 0)
-    torch.testing.assert_close(found.effective, 1 / w.square().sum(0))
+    torch.testing.assert_close(found.ess, 1 / w.square().sum(0))
 
 
 # Real hidden values.
@@ -331,7 +331,7 @@ def test_the_truth_lies_between_the_bounds_and_they_close_in(name: str):
     means, stderrs = [], []
     for temperatures in (4, 16, 64):
         annealing = Annealing(temperatures, chains=2, leapfrog=5)
-        lower = annealing.log_marginal(model, theta, x, rng).log_likelihood
+        lower = annealing.log_likelihood(model, theta, x, rng).log_likelihood
         upper = annealing.reverse(model, theta, x, tuple(z), rng).log_likelihood
         for above in (exact - lower, upper - exact):
             assert above.mean() >= -4 * above.std() / math.sqrt(n)
@@ -352,7 +352,7 @@ def test_the_gap_is_that_of_the_models_own_rows():
     assert seen == [(done, 10) for done in range(1, 11)]
     rng = torch.Generator().manual_seed(19)
     x, *z = model.sample(theta, 50, rng)
-    lower = annealing.log_marginal(model, theta, x, rng).log_likelihood
+    lower = annealing.log_likelihood(model, theta, x, rng).log_likelihood
     upper = annealing.reverse(model, theta, x, tuple(z), rng).log_likelihood
     for mean, rows in zip(found, (lower, upper, upper - lower), strict=True):
         assert mean.mean == pytest.approx(rows.mean().item(), abs=1e-12)
@@ -382,7 +382,7 @@ def test_the_generator_decides_everything(names: str):
     state = torch.get_rng_state()
     annealing = Annealing(10, chains=4)
     first, again, other = (
-        annealing.log_marginal(model, theta, X, torch.Generator().manual_seed(seed)).log_likelihood
+        annealing.log_likelihood(model, theta, X, torch.Generator().manual_seed(seed)).log_likelihood
         for seed in (20, 20, 21)
     )
     assert torch.equal(first, again)
@@ -401,9 +401,9 @@ def test_blocks_change_neither_law_nor_order(names: str, at_once: int):
     annealing, rng, copies = Annealing(3, chains=64, leapfrog=2), torch.Generator().manual_seed(23), 20
     cells = at_once * 64 * sum(layer.n_out for layer in known.model.layers)
     x = known.x.repeat(copies, 1).to(torch.uint8)
-    found = annealing.log_marginal(known.model, known.theta, x, rng, lambda *counts: seen.append(counts), cells=cells)
-    assert found.log_likelihood.shape == found.effective.shape == (60,)
-    assert ((found.effective >= 1 - 1e-9) & (found.effective <= 64 + 1e-9)).all()
+    found = annealing.log_likelihood(known.model, known.theta, x, rng, lambda *counts: seen.append(counts), cells=cells)
+    assert found.log_likelihood.shape == found.ess.shape == (60,)
+    assert ((found.ess >= 1 - 1e-9) & (found.ess <= 64 + 1e-9)).all()
     assert_mean(torch.exp(found.log_likelihood.view(copies, 3) - known.exact), 1)
     total = math.ceil(60 / at_once) * 3 * (1 if names == "sbn" else 2)  # a pilot run goes through them too
     assert seen == [(done, total) for done in range(1, total + 1)]
@@ -414,9 +414,9 @@ def test_with_nothing_hidden_it_is_exact(name: str):
     model = Chain.build(name, data=4)
     theta = torch.randn(model.size, generator=torch.Generator().manual_seed(24), dtype=torch.float64)
     exact, rng = model.log_prob(theta, (X,)), torch.Generator().manual_seed(25)
-    for found in (Annealing().log_marginal(model, theta, X, rng), Annealing().reverse(model, theta, X, (), rng)):
+    for found in (Annealing().log_likelihood(model, theta, X, rng), Annealing().reverse(model, theta, X, (), rng)):
         torch.testing.assert_close(found.log_likelihood, exact)
-        torch.testing.assert_close(found.effective, torch.ones(3).double())
+        torch.testing.assert_close(found.ess, torch.ones(3).double())
     assert Annealing().gap(model, theta, 5, rng).difference.mean == pytest.approx(0, abs=1e-12)
 
 
@@ -432,7 +432,7 @@ def test_models_without_moves_are_refused(names: str):
     with pytest.raises(UserError, match="annealing needs sbn and darn layers only, or real hidden layers"):
         Annealing().check(model)
     with pytest.raises(UserError, match="score this model with its proposal"):
-        Annealing().log_marginal(model, torch.zeros(model.size), X, torch.Generator())
+        Annealing().log_likelihood(model, torch.zeros(model.size), X, torch.Generator())
 
 
 def test_mixed_hidden_layers_are_refused():

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from doubly import LAYERS, Chain, UserError
-from doubly.latents import log_marginal
+from doubly.latents import bound
+from doubly.latents.pair import Pair
 from doubly.layers import SBN
 from doubly.layers.chain import Values, nothing
 from exact import BINARY, assert_same_law, bits, random_params
@@ -156,7 +157,7 @@ def test_with_nothing_hidden_the_likelihood_is_exact(name: str):
     assert exact.exp().sum().item() == pytest.approx(1, abs=1e-10)
     assert proposal.size == 0
     for draws in (1, 7):
-        found = log_marginal(model, theta, proposal, phi, bits(4), draws, torch.Generator().manual_seed(6))
+        found = bound(Pair(model, theta, proposal, phi), bits(4), draws, torch.Generator().manual_seed(6))
         torch.testing.assert_close(found.log_likelihood, exact, rtol=1e-12, atol=1e-12)
 
 

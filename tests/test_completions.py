@@ -10,7 +10,7 @@ from torch import Tensor
 
 from doubly import LAYERS, Posterior, UserError
 from doubly.latents import NAIS
-from doubly.latents.completions import Imputation, Moments, _move_hidden, _move_missing, fill, log_observed
+from doubly.latents.completions import ImputeConfig, Moments, _move_latents, _move_missing, impute, log_observed
 from doubly.samplers import SGNHT, Adam
 from doubly.samplers.priors import Normal
 from doubly.training.method import Method
@@ -31,9 +31,9 @@ def test_one_sweep_from_the_law_stays_in_it(name, masked):
     drawn = torch.multinomial(joint.flatten().softmax(0), n, replacement=True, generator=rng)
     x = bits(4)[case.fits()][drawn // joint.shape[1]][:, None]
     hidden: tuple[Tensor, ...] = (case.z[drawn % joint.shape[1]][:, None],) if case.model.layers[1:] else ()
-    x, *moved = _move_hidden(*case.chains, x, MISSING, hidden, 2, rng)
+    x, *moved = _move_latents(case.pair, x, MISSING, hidden, 2, rng)
     hidden = tuple(moved)
-    x = _move_missing(case.model, case.theta, x, MISSING, hidden, 2, rng)
+    x = _move_missing(case.pair, x, MISSING, hidden, 2, rng)
     assert (x == X)[..., ~MISSING].all()
     assert_law(numbers(x), case.target())
     if hidden:  # and the law of z beside it
@@ -47,13 +47,19 @@ def test_the_chain_forgets_where_it_began(name, masked):
     """5,000 chains that start with the wrong value almost surely end with the right law."""
     case = HollowCase(name, masked)
     start = Moments(torch.full((4,), 0.01, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
-    filled = fill(
-        *case.chains, X[None], MISSING[None], start, 5000, Imputation(sweeps=40), torch.Generator().manual_seed(3)
+    completed = impute(
+        case.pair,
+        X[None],
+        MISSING[None],
+        start,
+        5000,
+        ImputeConfig(sweeps=40),
+        torch.Generator().manual_seed(3),
     )
-    assert_law(numbers(filled.rows), case.target())
+    assert_law(numbers(completed.rows), case.target())
     chance = bits(4)[case.fits()][:, MISSING].T @ case.target()  # that each missing entry is 1
     # 5,000 chains have a standard error of at most 0.5 / sqrt(5000) = 0.007; averaging over sweeps makes it no larger
-    np.testing.assert_allclose(filled.expected.mean(0)[0, MISSING].numpy(), chance.numpy(), atol=5 * 0.0071)
+    np.testing.assert_allclose(completed.expected.mean(0)[0, MISSING].numpy(), chance.numpy(), atol=5 * 0.0071)
 
 
 @pytest.mark.parametrize("name", HOLLOW_MODELS)
@@ -69,7 +75,7 @@ def test_what_is_observed_has_the_enumerated_density(name):
         torch.full((3, 400, 4), 0.5, dtype=torch.float64), generator=torch.Generator().manual_seed(4)
     )
     x, missing = X.expand(400, 4), MISSING.expand(400, 4)
-    found = log_observed(*case.chains, x, missing, guesses, 500, torch.Generator().manual_seed(5)).exp()
+    found = log_observed(case.pair, x, missing, guesses, 500, torch.Generator().manual_seed(5)).exp()
     assert abs(found.mean() - exact.exp()) <= 4 * found.std() / math.sqrt(400)
     assert found.std() < 0.3 * found.mean(), "or the test sees nothing"
 
@@ -116,13 +122,13 @@ def test_a_posterior_fills_in_holes_and_says_how_sure_it_is():
     x = torch.where(MISSING, math.nan, X)[None].repeat(3, 1).numpy()
     x[1] = [1, 0, 1, 1]  # nothing is missing
     x[2] = math.nan  # everything is
-    found = posterior(case).impute(x, draws=400, how=Imputation(sweeps=20), seed=1)
-    assert found.draws.shape == (400, 3, 4)
-    assert found.draws.dtype == np.uint8
-    assert (found.draws[:, 1] == x[1]).all()
+    found = posterior(case).impute(x, draws=400, how=ImputeConfig(sweeps=20), seed=1)
+    assert found.completions.shape == (400, 3, 4)
+    assert found.completions.dtype == np.uint8
+    assert (found.completions[:, 1] == x[1]).all()
     assert (found.spread[1] == 0).all()
     assert (found.spread[0] > 0).tolist() == MISSING.tolist()
-    assert_law(numbers(torch.as_tensor(found.draws[:, 0])), case.target())
+    assert_law(numbers(torch.as_tensor(found.completions[:, 0])), case.target())
     marginal = case.log_joint().logsumexp(1).exp() @ bits(4)
     np.testing.assert_allclose(found.mean[2], marginal.numpy(), atol=5 * 0.5 / math.sqrt(400))
 
@@ -135,7 +141,7 @@ def test_the_conditional_density_is_the_enumerated_one():
     case = HollowCase("sbn")
     post, rows = posterior(case), bits(4)[case.fits()].numpy()
     holes = MISSING.expand(4, 4).numpy()
-    filled = post.impute(np.where(holes, np.nan, rows), draws=8, how=Imputation(sweeps=5)).draws
+    filled = post.impute(np.where(holes, np.nan, rows), draws=8, how=ImputeConfig(sweeps=5)).completions
     found = post.log_conditional(rows, holes, filled, draws=20_000)
     np.testing.assert_allclose(found, case.target().log().numpy(), atol=0.1)
 
@@ -144,13 +150,13 @@ def test_the_papers_way_is_there_and_is_not_the_law():
     """Without correction, a proposal that knows nothing leads the chain astray: the law is missed by far."""
     case = HollowCase("sbn")
     start = Moments(torch.full((4,), 0.5, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
-    how = Imputation(method="paper", sweeps=40)
-    filled = fill(*case.chains, X[None], MISSING[None], start, 5000, how, torch.Generator().manual_seed(3))
-    counts = np.bincount(numbers(filled.rows), minlength=4)
+    how = ImputeConfig(method="paper", sweeps=40)
+    completed = impute(case.pair, X[None], MISSING[None], start, 5000, how, torch.Generator().manual_seed(3))
+    counts = np.bincount(numbers(completed.rows), minlength=4)
     assert stats.chisquare(counts, case.target().numpy() * 5000).pvalue < 1e-6
 
 
 @pytest.mark.parametrize("wrong", [{"sweeps": 0}, {"candidates": 0}])
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):
-        Imputation(**wrong)
+        ImputeConfig(**wrong)

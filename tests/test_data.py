@@ -237,10 +237,10 @@ def test_bad_data(fields, said):
 
 
 def test_data_may_have_holes():
-    assert not Data("mine", REAL, REAL, REAL, (6,), "real").holes
+    assert not Data("mine", REAL, REAL, REAL, (6,), "real").has_missing
     holed = np.where(REAL > 1, np.nan, REAL)
     data = Data("mine", REAL, REAL, holed, (6,), "real")
-    assert data.holes
+    assert data.has_missing
     assert np.array_equal(data.test, holed.astype(np.float32), equal_nan=True)
     holed = np.where(REAL > 1, np.nan, BINARY)
     data = Data("mine", holed, BINARY, BINARY, (6,), "binary")
@@ -431,7 +431,7 @@ def test_bad_csv(text, said, tmp_path):
 @pytest.mark.parametrize("header", ["", "a,b,c\n"])
 def test_missing_cells(cell, header, tmp_path):
     path = written(tmp_path, f"{header}1,2,3\n4,5,{cell}\n{cell},7,8\n9,10,11\n")
-    assert load(path).holes
+    assert load(path).has_missing
     message = refusal(load, f"{path}:binarise=threshold")
     assert f"line {3 if header else 2}, column 3 of {path} is missing" in message
     assert "missing values cannot be binarised" in message

@@ -349,9 +349,9 @@ def test_damage_is_never_a_traceback(name, tmp_path):
         path.write_bytes(gzip.compress(pickle.dumps(BINARY, 2)))
     load(path)
     whole, refused = path.read_bytes(), 0
-    places = range(0, len(whole), max(1, len(whole) // 150))
-    changed = [whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :] for at in places for flip in (0x5A, 0x80)]
-    for content in [*changed, *(whole[:at] for at in places)]:
+    index = range(0, len(whole), max(1, len(whole) // 150))
+    changed = [whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :] for at in index for flip in (0x5A, 0x80)]
+    for content in [*changed, *(whole[:at] for at in index)]:
         path.write_bytes(content)
         try:
             load(path)

@@ -118,8 +118,8 @@ def test_data_frames():
     assert columns.decode(columns.encode(frame)) == table
     frame["colour"] = frame["colour"].astype("category")
     assert Columns.of(frame) == columns
-    back = pandas.DataFrame(columns.decode(columns.encode(frame)))
-    assert list(back.columns) == list(table)
+    vjp = pandas.DataFrame(columns.decode(columns.encode(frame)))
+    assert list(vjp.columns) == list(table)
 
 
 def test_parquet(tmp_path):
@@ -133,7 +133,7 @@ def test_parquet(tmp_path):
     assert np.array_equal(read_table(tmp_path / "a.parquet", columns), rows, equal_nan=True)
     first = next(row for row, value in enumerate(np.isnan(rows).any(1)) if value)
     assert f"row {first}, column" in refusal(load, tmp_path / "a.parquet", binarise="threshold")
-    assert load(tmp_path / "a.parquet").holes
+    assert load(tmp_path / "a.parquet").has_missing
     (tmp_path / "b.parquet").write_bytes(b"PAR1 no table")
     assert "damaged" in refusal(load, tmp_path / "b.parquet")
 

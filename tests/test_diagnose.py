@@ -15,7 +15,7 @@ import torch
 import doubly
 from doubly import cli
 from doubly.analysis.convergence import chance_rhat, ess_bulk, ess_tail, rhat, summarise
-from doubly.analysis.diagnose import diagnose, inference_data, temperature, track
+from doubly.analysis.diagnose import diagnose, history, inference_data, temperature
 from doubly.analysis.report.figures import png, traces
 from doubly.core.errors import UserError
 from doubly.runs.folder import Run
@@ -199,7 +199,7 @@ def made_up(run: Run, folder: Path, values: np.ndarray, seed: int, **config: Any
 
 
 def test_traces_are_those_of_the_collected_phase(run):
-    found = track(run)
+    found = history(run)
     records = run.metrics()
     assert found.epoch[found.collecting].tolist() == list(range(7, 13))
     for name, values in {
@@ -215,7 +215,7 @@ def test_traces_are_those_of_the_collected_phase(run):
 
 
 def test_what_adam_left_in_a_warm_up_is_no_sample(run, tmp_path):
-    found = track(Run(made_up(run, tmp_path / "warm", np.arange(10.0), seed=0, warmup=7)))
+    found = history(Run(made_up(run, tmp_path / "warm", np.arange(10.0), seed=0, warmup=7)))
     assert found.epoch[found.collecting].tolist() == list(range(8, 16))
 
 
@@ -297,16 +297,16 @@ def test_what_stands_still_is_null(run, tmp_path, capsys):
 
 
 def test_pictures_have_a_panel_for_each_trace_and_a_line_for_each_chain(run, second):
-    tracks = [track(run), track(second)]
-    figure = traces(tracks)
-    assert len(figure.axes) == len(tracks[0].values) == 8
-    for axes, name in zip(figure.axes, tracks[0].values, strict=True):
+    histories = [history(run), history(second)]
+    figure = traces(histories)
+    assert len(figure.axes) == len(histories[0].values) == 8
+    for axes, name in zip(figure.axes, histories[0].values, strict=True):
         low, high = axes.get_ylim()
-        late = np.concatenate([found.values[name][found.collecting] for found in tracks])
+        late = np.concatenate([found.values[name][found.collecting] for found in histories])
         assert low < late.min() <= late.max() < high, "what was collected is in the frame"
     labels = [line.get_label() for line in figure.axes[0].lines]
     assert [name for name in labels if not str(name).startswith("_")] == [str(run.path), str(second.path)]
-    assert png(figure) == png(traces(tracks))
+    assert png(figure) == png(traces(histories))
 
 
 # For ArviZ
@@ -323,7 +323,7 @@ def test_arviz_gets_the_weights_and_the_traces(run, second, tmp_path):
         }  # fmt: skip
         for chain, one in enumerate((run, second)):
             posterior = one.posterior()
-            for draw, theta in enumerate(posterior.draws()):
+            for draw, theta in enumerate(posterior.samples()):
                 x, z1 = posterior.model.unflatten(theta)
                 assert np.array_equal(data.posterior["x.W"][chain, draw], x["W"].numpy())
                 assert np.array_equal(data.posterior["z1.b"][chain, draw], z1["b"].numpy())

@@ -18,9 +18,9 @@ import torch
 import doubly
 from doubly import cli
 from doubly.analysis import evaluate as judge
-from doubly.analysis.config import Question
+from doubly.analysis.config import EvaluateConfig
 from doubly.cli import parser
-from doubly.core.cache import Nowhere
+from doubly.core.cache import NoCache
 from doubly.core.errors import UserError
 from doubly.data import load
 from doubly.latents import Annealing
@@ -89,13 +89,15 @@ def test_means_windows_and_samples_on_disk_are_those_of_the_chain(tmp_path):
     for number, mean in posterior.means.items():
         torch.testing.assert_close(mean, torch.stack(found[:number]).mean(0).float(), rtol=1e-6, atol=1e-6)
     assert sorted(file.stem for file in (run.path / "posterior").glob("draw-*")) == ["draw-00004", "draw-00006"]
-    for kept, last in zip(posterior.draws(), (4, 6), strict=True):
+    for kept, last in zip(posterior.samples(), (4, 6), strict=True):
         torch.testing.assert_close(kept, torch.stack(found[last - 2 : last]).mean(0).float(), rtol=1e-6, atol=1e-6)
 
 
 def test_single_samples_are_kept_as_they_are(run):
     found, _, _ = samples("1")
-    assert all(torch.equal(kept.double(), found[i]) for kept, i in zip(run.posterior().draws(), (1, 3, 5), strict=True))
+    assert all(
+        torch.equal(kept.double(), found[i]) for kept, i in zip(run.posterior().samples(), (1, 3, 5), strict=True)
+    )
 
 
 @pytest.mark.parametrize(("keep_mb", "kept"), [(1000.0, 3), (2 * 4 * 118 / 2**20, 2), (0.0, 0)])
@@ -156,9 +158,9 @@ def test_asking_moves_no_chain(name, run, second, tmp_path, capsys):
         unasked = {command.__name__.lower() for command in parser.COMMANDS} - asked - {"fit", "resume"}
         assert not unasked, "every command but fit and resume belongs into this test"
         return
-    places = {"RUN": str(run.path), "OTHER": str(second.path)}
+    index = {"RUN": str(run.path), "OTHER": str(second.path)}
     before = state_of(run.path) | state_of(second.path)
-    cli.main([places.get(arg, arg.replace("OUT", str(tmp_path))) for arg in COMMANDS[name]])
+    cli.main([index.get(arg, arg.replace("OUT", str(tmp_path))) for arg in COMMANDS[name]])
     assert before == state_of(run.path) | state_of(second.path)
     capsys.readouterr()
 
@@ -172,7 +174,7 @@ def test_scores_of_rows_come_as_columns(run, tmp_path, capsys):
         table = {name: read[name] for name in (read.files if ending == "npz" else read.dtype.names)}
         assert len(table["log_likelihood"]) == found["n"] == 500
         assert np.mean(table["log_likelihood"]) == pytest.approx(found["log_likelihood"], abs=1e-5)
-        assert {"effective", "khat", "noise", "draws"} <= set(table)
+        assert {"ess", "khat", "noise", "draws"} <= set(table)
 
 
 def test_rows_of_a_file_are_scored_like_those_of_a_split(run, tmp_path, capsys):
@@ -254,7 +256,7 @@ def test_a_refined_score_is_of_the_same_likelihood_with_more_effective_draws(run
 
 def test_advice_names_what_can_be_done_and_was_not(run, tmp_path):
     def advice(there: Run, **asked: Any) -> list[str]:
-        return judge._advice(Question(**asked), there.posterior())
+        return judge._advice(EvaluateConfig(**asked), there.posterior())
 
     ordered = doubly.fit(
         tmp_path / "nade", quiet=True, **FIELDS | {"model": "nade", "proposal": "nade", "epochs": 2, "collect": 1}
@@ -280,7 +282,7 @@ def test_annealing_that_is_stopped_goes_on_after_the_rows_that_are_done(run, mon
     told.clear()
     resumed = run.posterior(progress=lambda what, share: told.append(what)).anneal(x, how)
     assert set(told) == {"annealing rows 17 to 20 of 20"}
-    whole = dataclasses.replace(run.posterior(), shelf=Nowhere()).anneal(x, how)
+    whole = dataclasses.replace(run.posterior(), cache=NoCache()).anneal(x, how)
     assert list((run.path / "evaluations").glob("annealed-*"))
     posterior = run.posterior()
     posterior.anneal(x, how)
@@ -292,7 +294,7 @@ def test_annealing_that_is_stopped_goes_on_after_the_rows_that_are_done(run, mon
     posterior.tidy()
     assert not [*(run.path / "evaluations").glob("annealed-*"), *(run.path / "evaluations").glob("gap-*")]
     assert torch.equal(resumed.log_likelihood, whole.log_likelihood)
-    assert torch.equal(resumed.effective, whole.effective)
+    assert torch.equal(resumed.ess, whole.ess)
 
 
 def test_an_evaluation_that_is_stopped_goes_on_where_it_was(run, tmp_path):

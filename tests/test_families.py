@@ -79,18 +79,18 @@ def test_the_way_back_is_that_of_autograd(spec: str, n_in: int, draws: int | Non
     layer, rng = LAYERS.make(spec, n_in, D), torch.Generator().manual_seed(0)
     params = {name: value.requires_grad_() for name, value in single(layer).items()}
     given = (torch.rand(3, n_in, generator=rng) < 0.5).float()
-    drawn = layer.track_draw(params, given, torch.Generator().manual_seed(1), draws)
+    drawn = layer.draw_vjp(params, given, torch.Generator().manual_seed(1), draws)
     again = layer.draw(params, given, torch.Generator().manual_seed(1), draws)
     assert torch.equal(drawn.value, again.value)
     one = again.value[..., :1, :]  # of each draw, for all that is given
-    tracked = [layer.track(params, value, given) for value in (again.value, one)]
+    tracked = [layer.log_prob_vjp(params, value, given) for value in (again.value, one)]
     for found in (drawn, *tracked):
         expected = layer.log_prob(params, found.value, given)
         torch.testing.assert_close(found.log_prob, expected.detach(), rtol=1e-5, atol=1e-5)
         weight = torch.rand(expected.shape, generator=rng)
         gradients = torch.autograd.grad(expected, tuple(params.values()), weight, materialize_grads=True)
         into = {name: torch.full_like(value, math.nan) for name, value in params.items()}
-        found.pull(weight, into)
+        found.vjp(weight, into)
         for name, gradient in zip(params, gradients, strict=True):
             torch.testing.assert_close(into[name], gradient, rtol=1e-5, atol=1e-5)
 
@@ -101,18 +101,18 @@ def test_each_value_depends_on_those_before_it_only(name: str, order: str | int)
     """mean_i does not change with the values after i in the order, and does with those before."""
     layer = LAYERS.make(f"{name}:order={order}", 0, 6)
     params, given = random_params(layer), torch.zeros(0, dtype=torch.float64)
-    places = layer.in_order(torch.arange(6))  # the variable that comes first, second, …
+    index = layer.in_order(torch.arange(6))  # the variable that comes first, second, …
     value = torch.zeros(6, dtype=torch.float64)
     before = layer.mean(params, value, given)
-    for place, variable in enumerate(places.tolist()):
+    for place, variable in enumerate(index.tolist()):
         flipped = value.clone()
         flipped[variable] = 1
         changed = (layer.mean(params, flipped, given) - before).abs() > 1e-9
-        assert not changed[places[: place + 1]].any()
-        assert changed[places[place + 1 :]].all()
+        assert not changed[index[: place + 1]].any()
+        assert changed[index[place + 1 :]].all()
     assert torch.equal(layer.out_of_order(layer.in_order(value)), value)
     if order == "reversed":
-        assert places.tolist() == [5, 4, 3, 2, 1, 0]
+        assert index.tolist() == [5, 4, 3, 2, 1, 0]
 
 
 def test_darn_is_its_equation():

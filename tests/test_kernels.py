@@ -190,7 +190,7 @@ def pulled(found: linear.Linear, outputs: int, width: int) -> list[Tensor]:
     """The gradients of the sum that `gradients` takes, too."""
     weight = torch.linspace(0.5, 1.5, found.log_prob.numel()).view(found.log_prob.shape)
     grads = [torch.empty(outputs, width), torch.empty(outputs)]
-    found.pull(weight, *grads)
+    found.vjp(weight, *grads)
     return grads
 
 
@@ -199,7 +199,7 @@ def pulled(found: linear.Linear, outputs: int, width: int) -> list[Tensor]:
 def test_draws_that_are_nearly_alike_have_the_density_and_gradient_of_any(draws, rows, values, flips):
     given, value = nearly_alike(draws, rows, 40, flips), bits(*values, 150, seed=9)
     inputs = normal(150, 40, seed=5), normal(150, seed=6)
-    found = linear.track(given, *inputs, value, back=True)
+    found = linear.log_prob_vjp(given, *inputs, value, grad=True)
     assert (found.alike is not None) == (flips < 0.5)
     expected, (_, *expected_gradients) = gradients(
         linear.log_prob, [given.double(), *(t.double() for t in inputs)], value.double()
@@ -238,16 +238,16 @@ def test_an_offset_for_each_row_goes_with_draws_that_are_alike(batch, offsets):
 )
 def test_other_rows_are_multiplied_as_they_are(given):
     width, rows = given.shape[-2:][::-1]
-    found = linear.track(given, normal(150, width), normal(150), bits(rows, 150), back=True)
+    found = linear.log_prob_vjp(given, normal(150, width), normal(150), bits(rows, 150), grad=True)
     assert found.alike is None
     assert found.log_prob.shape == given.shape[:-1]
 
 
 def test_values_are_drawn_the_same_from_draws_that_are_alike(monkeypatch):
     given, weight, bias = nearly_alike(5, 30, 40, 0.05), normal(150, 40), normal(150, seed=8)
-    value, found = linear.track_draw(given, weight, bias, rng(), None, back=True)
+    value, found = linear.draw_vjp(given, weight, bias, rng(), None, grad=True)
     monkeypatch.setattr(linear, "compare", lambda *arguments: None)
-    same, expected = linear.track_draw(given, weight, bias, rng(), None, back=True)
+    same, expected = linear.draw_vjp(given, weight, bias, rng(), None, grad=True)
     assert found.alike is not None
     assert torch.equal(value, same)
     for a, b in zip(
@@ -490,8 +490,8 @@ def darn_log_prob(r: Tensor, W: Tensor, value: Tensor) -> Tensor:
 
 def frequencies_fit(value: Tensor, log_prob: Tensor) -> bool:
     """Chi-square of draws (n, D) against log probabilities of all 2^D values, in the order of counting."""
-    places = 2 ** torch.arange(value.shape[-1]).flip(0)
-    counts = torch.bincount((value.long() * places).sum(-1), minlength=len(log_prob))
+    index = 2 ** torch.arange(value.shape[-1]).flip(0)
+    counts = torch.bincount((value.long() * index).sum(-1), minlength=len(log_prob))
     expected = log_prob.double().exp()
     assert abs(expected.sum() - 1) < 1e-5
     return stats.chisquare(counts.numpy(), (expected / expected.sum() * len(value)).numpy()).pvalue > 1e-3

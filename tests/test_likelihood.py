@@ -3,36 +3,27 @@
 import math
 import subprocess
 import sys
-from typing import NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 
 from doubly import Chain, UserError
-from doubly.latents import Scoring, Tally, score
-from doubly.latents.likelihood import GROUPS, RELIABLE, _effective, _khat
+from doubly.latents import LikelihoodConfig, PartialSums, log_likelihood
+from doubly.latents.likelihood import GROUPS, RELIABLE, _ess, _khat
+from doubly.latents.pair import Pair
 from exact import bits
 
 
-class Case(NamedTuple):
-    """A model of 6 bits with 5 hidden ones, and a proposal that is off by `off`."""
-
-    model: Chain
-    theta: Tensor
-    proposal: Chain
-    phi: Tensor
-
-
-def case(off: float) -> Case:
+def case(off: float) -> Pair:
     rng = torch.Generator().manual_seed(1)
     model, proposal = (build("sbn", data=6, hidden=(5,)) for build in (Chain.build, Chain.build_proposal))
     theta = torch.randn(model.size, generator=rng)
     phi = off * torch.randn(proposal.size, generator=rng)
-    return Case(model, theta, proposal, phi)
+    return Pair(model, theta, proposal, phi)
 
 
-def enumerated(given: Case, x: Tensor) -> Tensor:
+def enumerated(given: Pair, x: Tensor) -> Tensor:
     z = bits(5).unsqueeze(1)
     return given.model.log_prob(given.theta.double(), (x.double(), z.expand(32, len(x), 5))).logsumexp(0)
 
@@ -46,8 +37,8 @@ def test_the_noise_of_a_row_is_the_spread_of_its_score():
     """
     given = case(off=0.5)
     x = bits(6)[[11]].repeat(2000, 1)
-    found = score(*given, x, Scoring(draws=400))
-    assert found.effective.mean() > 100
+    found = log_likelihood(given, x, LikelihoodConfig(draws=400))
+    assert found.ess.mean() > 100
     assert found.noise.square().mean().item() == pytest.approx(found.log_likelihood.var().item(), rel=0.14)
 
 
@@ -58,25 +49,25 @@ def test_the_score_is_the_enumerated_one_within_its_noise():
     variance 3 at most: 4 standard deviations of the sum of 64 are 4 * sqrt(64 * 3.4) = 59 above 72.
     """
     given, x = case(off=0.5), bits(6)
-    found = score(*given, x, Scoring(draws=20_000))
+    found = log_likelihood(given, x, LikelihoodConfig(draws=20_000))
     assert ((found.log_likelihood - enumerated(given, x)) / found.noise).square().sum() < 72 + 59
     assert (found.draws == 20_000).all()
 
 
 def test_draws_are_spent_where_they_are_needed():
     """A row gets its last round exactly when the one before was worth enough and had no heavy tail."""
-    given, x, how = case(off=1.0), bits(6), Scoring(draws=12_800, adaptive=True)
-    after: dict[int, Tally] = {}  # what each round ended with
+    given, x, how = case(off=1.0), bits(6), LikelihoodConfig(draws=12_800, adaptive=True)
+    after: dict[int, PartialSums] = {}  # what each round ended with
 
-    def watch(tally: Tally, share: float) -> None:
-        after[int(tally.round)] = Tally(*(tensor.clone() for tensor in tally))
+    def watch(sums: PartialSums, share: float) -> None:
+        after[int(sums.round)] = PartialSums(*(tensor.clone() for tensor in sums))
 
-    found = score(*given, x, how, watch=watch)
+    found = log_likelihood(given, x, how, watch=watch)
     ends = torch.tensor(how.rounds()).cumsum(0).tolist()
     assert torch.isin(found.draws, torch.tensor(ends[1:]).float()).all(), "a round that decides, and one that is scored"
     assert found.draws.unique().numel() > 2
     for r, end in enumerate(ends[1:-1], start=1):
-        settled = (_effective(after[r - 1]) >= how.enough) & ~(_khat(after[r - 1]) > RELIABLE)
+        settled = (_ess(after[r - 1]) >= how.enough) & ~(_khat(after[r - 1]) > RELIABLE)
         still_there = found.draws >= end
         assert torch.equal((found.draws == end)[still_there], settled[still_there]), "no sooner and no later"
 
@@ -87,9 +78,9 @@ def test_stopping_when_it_looks_good_does_not_change_the_score():
     Were the draws that decide averaged too, a row would stop on a lucky round: with weights 1/p or 0, as these nearly
     are, that shifts the mean by some per cent, which is many standard errors here.
     """
-    given, how = case(off=1.0), Scoring(draws=6400, adaptive=True)
+    given, how = case(off=1.0), LikelihoodConfig(draws=6400, adaptive=True)
     x = bits(6)[:64:8]
-    found = score(*given, x.repeat(3000, 1), how)
+    found = log_likelihood(given, x.repeat(3000, 1), how)
     ratio = (found.log_likelihood.double() - enumerated(given, x).repeat(3000)).exp().view(3000, 8)
     assert found.draws.unique().numel() > 2
     assert ((ratio.mean(0) - 1).abs() <= 4 * ratio.std(0) / math.sqrt(3000)).all()
@@ -98,34 +89,34 @@ def test_stopping_when_it_looks_good_does_not_change_the_score():
 def test_groups_are_filled_evenly_however_small_the_parts():
     """7 draws at a time, which end in another group each time: the noise is that of all draws in one part."""
     given, x = case(off=0.5), bits(6)[[11]].repeat(500, 1)
-    small = score(*given, x, Scoring(draws=140, memory=7 * 11 * 16 / 2**20))
-    whole = score(*given, x, Scoring(draws=140))
+    small = log_likelihood(given, x, LikelihoodConfig(draws=140, memory=7 * 11 * 16 / 2**20))
+    whole = log_likelihood(given, x, LikelihoodConfig(draws=140))
     # means over 500 rows of standard deviations that are each known to 1 / sqrt(2 * 19) = 16 %: 4 errors of 1 % each
     assert small.noise.mean().item() == pytest.approx(whole.noise.mean().item(), rel=0.04)
 
 
 def test_the_adaptive_score_stops_and_goes_on_bit_for_bit():
-    given, x, how = case(off=1.0), bits(6), Scoring(draws=3200, adaptive=True, memory=0.2)
+    given, x, how = case(off=1.0), bits(6), LikelihoodConfig(draws=3200, adaptive=True, memory=0.2)
     tallies = []
 
-    def keep(tally: Tally, share: float) -> None:
-        tallies.append((Tally(*(tensor.clone() for tensor in tally)), share))
+    def keep(sums: PartialSums, share: float) -> None:
+        tallies.append((PartialSums(*(tensor.clone() for tensor in sums)), share))
 
-    whole = score(*given, x, how, watch=keep)
+    whole = log_likelihood(given, x, how, watch=keep)
     shares = [share for _, share in tallies]
     assert len(tallies) > 10
     assert shares == sorted(shares)
-    for tally, _ in tallies[::5]:
-        again = score(*given, x, how, tally)
+    for sums, _ in tallies[::5]:
+        again = log_likelihood(given, x, how, sums)
         torch.testing.assert_close(again, whole, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("draws", [1, 2, GROUPS - 1, GROUPS, 3 * GROUPS + 1])
 def test_any_number_of_draws_is_counted_once(draws):
     given, x = case(off=0.5), bits(6)[:3]
-    found = score(*given, x, Scoring(draws=draws))
+    found = log_likelihood(given, x, LikelihoodConfig(draws=draws))
     assert found.draws.tolist() == [draws] * 3
-    assert (found.effective <= draws * (1 + 1e-6)).all()
+    assert (found.ess <= draws * (1 + 1e-6)).all()
     assert (found.noise == 0).all() == (draws == 1)
     assert torch.isfinite(found.log_likelihood).all()
 
@@ -133,7 +124,9 @@ def test_any_number_of_draws_is_counted_once(draws):
 def test_an_exact_model_needs_no_draws():
     chain = Chain.build("sbn", data=6)
     theta = chain.init(torch.Generator().manual_seed(0), torch.full((6,), 0.3))
-    found = score(chain, theta, Chain.build_proposal("sbn", data=6, hidden=()), torch.zeros(0), bits(6), Scoring())
+    found = log_likelihood(
+        Pair(chain, theta, Chain.build_proposal("sbn", data=6, hidden=()), torch.zeros(0)), bits(6), LikelihoodConfig()
+    )
     torch.testing.assert_close(found.log_likelihood.logsumexp(0), torch.tensor(0.0), atol=1e-5, rtol=0)
     assert (found.noise == 0).all()
     assert (found.khat == -math.inf).all()
@@ -142,13 +135,13 @@ def test_an_exact_model_needs_no_draws():
 @pytest.mark.parametrize("wrong", [{"draws": 0}, {"memory": 0.0}, {"memory": math.inf}, {"enough": -1.0}])
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(UserError, match=next(iter(wrong))):
-        Scoring(**wrong)
+        LikelihoodConfig(**wrong)
 
 
 MEMORY = """
 import re, sys, torch
 from doubly import Chain
-from doubly.inference import Scoring, score
+from doubly.inference import Scoring, log_likelihood
 torch.set_num_threads(1)
 model, proposal = (build("sbn", data=784, hidden=(200,)) for build in (Chain.build, Chain.build_proposal))
 rng = torch.Generator().manual_seed(0)
@@ -159,7 +152,7 @@ def memory(name):
 for allowed in (1.0, float(sys.argv[1])):  # the first time, kernels are compiled
     open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from here
     before = memory("VmRSS")
-    score(model, theta, proposal, phi, x, Scoring(draws=20_000, memory=allowed))
+    log_likelihood(model, theta, proposal, phi, x, Scoring(draws=20_000, memory=allowed))
 print(memory("VmHWM") - before)
 """
 

@@ -15,9 +15,20 @@ from torch import Tensor
 import doubly
 from doubly import LAYERS, Chain, DeepGenerativeModel, UserError, cli
 from doubly.data import Data, load, read_table
-from doubly.latents import NAIS, OBJECTIVES, Scoring, Visit, for_holes, is_exact, log_marginal, propose, score, weigh
+from doubly.latents import (
+    NAIS,
+    OBJECTIVES,
+    Batch,
+    LikelihoodConfig,
+    bound,
+    is_exact,
+    log_likelihood,
+    propose,
+    weigh,
+)
 from doubly.latents.gibbs import pack, unpack
-from doubly.latents.missing import HollowNAIS
+from doubly.latents.nais import MissingNAIS
+from doubly.latents.pair import Pair
 from doubly.runs.build import Facts, build
 from doubly.runs.config import from_dict
 from doubly.training.protocol import fit
@@ -34,6 +45,7 @@ from exact import (
     bits,
     numbers,
     random_params,
+    wanted,
 )
 
 HOLLOW = HOLLOW_X.masked_fill(MISSING, math.nan)
@@ -92,7 +104,7 @@ def test_weights_and_gradients_are_those_of_what_is_observed(name):
     """The sum over all z of the weighed densities is log p(x_observed), and so is its gradient: no draws are needed."""
     case = HollowCase(name, masked=True)
     theta = case.theta.clone().requires_grad_()
-    drawn = weigh(case.model, theta, case.proposal, case.phi, HOLLOW[None], (case.z[:, None],), HOLLOW[None])
+    drawn = weigh(Pair(case.model, theta, case.proposal, case.phi), HOLLOW[None], (case.z[:, None],), HOLLOW[None])
     log_observed = drawn.log_p.logsumexp(0).squeeze()
     torch.testing.assert_close(log_observed, case.log_joint()[case.fits()].flatten().logsumexp(0))
     (grad,) = torch.autograd.grad(log_observed, theta)
@@ -103,10 +115,11 @@ def test_weights_and_gradients_are_those_of_what_is_observed(name):
 def test_the_estimator_approaches_the_exact_gradient(name):
     """40 calls with 4,000 draws each: within five standard errors, and the bias is of the order of 1 / 4,000."""
     case, rng = HollowCase(name, masked=True), torch.Generator().manual_seed(0)
-    estimator = for_holes(NAIS(4000), case.model)
+    estimator = NAIS(4000).for_missing(case.model)
     assert type(estimator) is NAIS
     grads = torch.stack([
-        estimator(Visit(*case.chains, HOLLOW[None], torch.tensor([0]), {}, rng), "theta").theta_grad for _ in range(40)
+        wanted(estimator(Batch(case.pair, HOLLOW[None], torch.tensor([0]), {}, rng), "theta").theta_grad)
+        for _ in range(40)
     ])  # fmt: skip
     stderr, exact = grads.std(0) / math.sqrt(40), exact_gradient(case)
     assert ((grads.mean(0) - exact).abs() <= 5 * stderr + 1e-3 * exact.abs() + 1e-6).all()
@@ -153,26 +166,26 @@ def test_a_visit_keeps_the_law_and_its_gradient_is_exact(name):
     """
     case, n, groups = HollowCase(name, masked=True), 40_000, 50
     rng = torch.Generator().manual_seed(4)
-    estimator = for_holes(NAIS(2), case.model)
+    estimator = NAIS(2).for_missing(case.model)
     x, z = in_law(case, n, rng)
     memory = estimator.init(case.model, n, rng)
-    assert memory.keys() == {"hollow.x", *(["hollow.z1"] if z.shape[1] else [])}
-    memory["hollow.x"] = pack(x)
+    assert memory.keys() == {"missing.x", *(["missing.z1"] if z.shape[1] else [])}
+    memory["missing.x"] = pack(x)
     if z.shape[1]:
-        memory["hollow.z1"] = pack(z)
+        memory["missing.z1"] = pack(z)
     grads = []
     for index in torch.arange(n).chunk(groups):
-        found = estimator(Visit(*case.chains, HOLLOW.expand(len(index), 4), index, memory, rng))
-        grads.append(found.theta_grad)
+        found = estimator(Batch(case.pair, HOLLOW.expand(len(index), 4), index, memory, rng))
+        grads.append(wanted(found.theta_grad))
     mean, stderr = torch.stack(grads).mean(0), torch.stack(grads).std(0) / math.sqrt(groups)
     exact = exact_gradient(case)
     assert ((mean - exact).abs() <= 5 * stderr + 1e-9).all()
     assert (stderr < 0.02).all(), "or the test sees nothing"
-    left = unpack(memory["hollow.x"], 4, torch.float64)
+    left = unpack(memory["missing.x"], 4, torch.float64)
     assert (left == HOLLOW_X)[:, ~MISSING].all()
     assert_law(numbers(left), case.target())
     if z.shape[1]:  # and the law of z beside it
-        codes = (unpack(memory["hollow.z1"], 3, torch.float64) @ torch.tensor([4.0, 2.0, 1.0]).double()).long().numpy()
+        codes = (unpack(memory["missing.z1"], 3, torch.float64) @ torch.tensor([4.0, 2.0, 1.0]).double()).long().numpy()
         assert_law(numbers(left) * 8 + codes, case.log_joint()[case.fits()].flatten().softmax(0))
 
 
@@ -180,24 +193,24 @@ def test_a_visit_keeps_the_law_and_its_gradient_is_exact(name):
 def test_visits_forget_where_they_began(name):
     """5,000 rows whose fill-ins start from zeros have the right law after 30 visits with two draws each."""
     case, rng = HollowCase(name, masked=True), torch.Generator().manual_seed(5)
-    estimator = for_holes(NAIS(2), case.model)
+    estimator = NAIS(2).for_missing(case.model)
     memory = estimator.init(case.model, 5000, rng)
     for _ in range(30):
-        memory = estimator(Visit(*case.chains, HOLLOW.expand(5000, 4), torch.arange(5000), memory, rng), "theta").memory
-    assert_law(numbers(unpack(memory["hollow.x"], 4, torch.float64)), case.target())
+        memory = estimator(Batch(case.pair, HOLLOW.expand(5000, 4), torch.arange(5000), memory, rng), "theta").memory
+    assert_law(numbers(unpack(memory["missing.x"], 4, torch.float64)), case.target())
 
 
 def test_real_hidden_values_are_remembered_too():
     model = Chain.build("nade,normal", data=4, hidden=(2,))
-    estimator = for_holes(NAIS(3), model)
+    estimator = NAIS(3).for_missing(model)
     rng = torch.Generator().manual_seed(0)
     memory = estimator.init(model, 6, rng)
     proposal = Chain.build_proposal("gaussian:widths=3", data=4, hidden=(2,), masked=True)
     theta, phi = model.init(rng), proposal.init(rng)
     x = HOLLOW.float().expand(2, 4)
     for _ in range(5):
-        memory = estimator(Visit(model, theta, proposal, phi, x, torch.tensor([1, 4]), memory, rng)).memory
-    moved = memory["hollow.z1"].abs().sum(1) > 0
+        memory = estimator(Batch(Pair(model, theta, proposal, phi), x, torch.tensor([1, 4]), memory, rng)).memory
+    moved = memory["missing.z1"].abs().sum(1) > 0
     assert moved.tolist() == [False, True, False, False, True, False]
 
 
@@ -230,7 +243,7 @@ def test_a_mask_of_nothing_changes_nothing():
 def test_the_mean_weight_is_the_density_of_what_is_observed(name):
     """400 rows with 500 draws each: their mean weight is p(x_observed) within 4 of its standard errors."""
     case = HollowCase(name, masked=True)
-    found = score(*case.chains, HOLLOW.expand(400, 4), Scoring(draws=500)).log_likelihood.exp()
+    found = log_likelihood(case.pair, HOLLOW.expand(400, 4), LikelihoodConfig(draws=500)).log_likelihood.exp()
     exact = case.log_joint()[case.fits()].flatten().logsumexp(0).exp()
     assert abs(found.mean() - exact) <= 4 * found.std() / math.sqrt(400) + 1e-9
     assert found.std() < 0.3 * found.mean(), "or the test sees nothing"
@@ -242,7 +255,7 @@ def test_with_nothing_hidden_and_independent_values_one_look_is_exact():
     model = Chain.build("sbn", data=4)
     theta = torch.randn(model.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert is_exact(model, case.proposal)
-    found = log_marginal(model, theta, case.proposal, case.phi, HOLLOW[None], 3, torch.Generator())
+    found = bound(Pair(model, theta, case.proposal, case.phi), HOLLOW[None], 3, torch.Generator())
     exact = model.log_prob(theta, (bits(4)[case.fits()],)).logsumexp(0)
     torch.testing.assert_close(found.log_likelihood[0], exact)
 
@@ -251,10 +264,10 @@ def test_dreams_have_the_holes_of_the_rows():
     """Sleep climbs log q(z | x with holes): with no weights but for the mask, its gradient for those of x is zero where
     all rows have holes."""
     case = HollowCase("sbn", masked=True)
-    estimator = for_holes(NAIS(2, OBJECTIVES.make("sleep")), case.model)
+    estimator = NAIS(2, OBJECTIVES.make("sleep")).for_missing(case.model)
     rng = torch.Generator().manual_seed(0)
-    grad = estimator(Visit(*case.chains, HOLLOW.expand(50, 4), torch.arange(50), {}, rng)).phi_grad
-    (of,) = case.proposal.unflatten(grad)
+    grad = estimator(Batch(case.pair, HOLLOW.expand(50, 4), torch.arange(50), {}, rng)).phi_grad
+    (of,) = case.proposal.unflatten(wanted(grad))
     assert (of["W"][:, :4][:, MISSING] == 0).all()
     assert (of["W"][:, :4][:, ~MISSING] != 0).all()
     assert (of["W"][:, 4:][:, MISSING] != 0).all()
@@ -267,12 +280,12 @@ def test_data_without_holes_are_learnt_as_ever():
     config = from_dict({"data": "bars", "hidden": (5,), "model": "nade,sbn"})
     data = load("bars")
     method = build(config, data)
-    assert not data.holes
+    assert not data.has_missing
     assert not method.proposal.masked
     assert type(method.estimator) is type(method.refitter) is NAIS
-    hollow = build(config, Facts(16, "binary", (16,), holes=True))
-    assert hollow.proposal.masked
-    assert type(hollow.estimator) is type(hollow.refitter) is HollowNAIS
+    incomplete = build(config, Facts(16, "binary", (16,), has_missing=True))
+    assert incomplete.proposal.masked
+    assert type(incomplete.estimator) is type(incomplete.refitter) is MissingNAIS
 
 
 def test_complete_rows_have_the_same_bits_with_and_without_a_mask_that_is_cut_off():
@@ -284,16 +297,16 @@ def test_complete_rows_have_the_same_bits_with_and_without_a_mask_that_is_cut_of
     (params,) = plain.unflatten(phi)
     wide = torch.cat([torch.cat([params["W"], torch.zeros(3, 6)], 1).flatten(), params["b"]])
     x = torch.bernoulli(torch.full((9, 6), 0.4), generator=rng)
-    one = propose(model, theta, masked, wide, x, 4, rng.manual_seed(1))
-    other = propose(model, theta, plain, phi, x, 4, rng.manual_seed(1))
-    assert torch.equal(one.hidden[0], other.hidden[0])
+    one = propose(Pair(model, theta, masked, wide), x, 4, rng.manual_seed(1))
+    other = propose(Pair(model, theta, plain, phi), x, 4, rng.manual_seed(1))
+    assert torch.equal(one.latents[0], other.latents[0])
     torch.testing.assert_close(one.log_weight, other.log_weight)
 
 
 # All the way
 
 
-def hollow(rows: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
+def incomplete(rows: np.ndarray, share: float, seed: int = 0) -> np.ndarray:
     """The rows with cells taken out at random."""
     return np.where(np.random.default_rng(seed).random(rows.shape) < share, np.nan, rows)
 
@@ -310,7 +323,7 @@ def learnt(train: np.ndarray, valid: np.ndarray, model: str) -> float:
     theta = state.mean.float()
     phi = refit(method, theta, state.phi.theta, rows, passes=5)
     assert bars.log_density is not None
-    found = score(method.model, theta, method.proposal, phi, test, Scoring(draws=500))
+    found = log_likelihood(Pair(method.model, theta, method.proposal, phi), test, LikelihoodConfig(draws=500))
     return float((bars.log_density(bars.test) - found.log_likelihood.double().numpy()).mean())
 
 
@@ -320,7 +333,7 @@ def test_a_model_of_rows_with_holes_is_near_that_of_whole_ones(model):
     column's more frequent value (0) first. Seen: 1.13 nats of whole rows, 1.50 with holes, 3.27 filled in (sbn); 0.31,
     0.42 and 2.41 (darn)."""
     bars = load("bars")
-    train, valid = hollow(bars.train, 0.3), hollow(bars.valid, 0.3, seed=1)
+    train, valid = incomplete(bars.train, 0.3), incomplete(bars.valid, 0.3, seed=1)
     whole, holes = learnt(bars.train, bars.valid, model), learnt(train, valid, model)
     filled = learnt(np.nan_to_num(train), np.nan_to_num(valid), model)
     assert holes - whole < (filled - whole) / 3, (whole, holes, filled)
@@ -340,7 +353,7 @@ def table(path, rows: int = 60) -> str:
 
 
 def bits_table(path, rows: int = 80) -> str:
-    holed = hollow(load("bars").train[:rows, :6], 0.3)
+    holed = incomplete(load("bars").train[:rows, :6], 0.3)
     np.savez(path, data=holed)
     return str(path)
 
@@ -404,7 +417,7 @@ def test_a_run_with_holes_resumes_to_the_same_bits(model, tmp_path):
     doubly.resume(run.path, quiet=True)
     one, other = (safetensors.torch.load_file(each.checkpoint) for each in (whole, run))
     assert one.keys() == other.keys()
-    assert ("memory.hollow.x" in one) == (model != "sbn")
+    assert ("memory.missing.x" in one) == (model != "sbn")
     for name in one:
         assert torch.equal(one[name], other[name]), name
 
@@ -442,7 +455,7 @@ def test_a_run_on_whole_rows_does_not_score_holes_and_annealing_wants_whole_rows
     assert "but the model expects 0 or 1: it has learnt from complete rows; fill them in first" in line
     assert "holes" not in json.loads((tmp_path / "run" / "data.json").read_text()), "data.json is what it was before"
     with pytest.raises(UserError, match="annealing needs complete rows"):
-        doubly.load(hollow_run).anneal(read_table(file), doubly.inference.Annealing(temperatures=3))
+        doubly.load(hollow_run).anneal(read_table(file), doubly.latents.Annealing(temperatures=3))
 
 
 def test_a_posterior_of_rows_with_holes_answers_all_questions(tmp_path):
@@ -464,7 +477,7 @@ def test_a_posterior_of_rows_with_holes_answers_all_questions(tmp_path):
 def test_a_table_of_bits_with_nan_is_learnt_and_scored():
     """p of a row with a hole is the sum over its fillings, up to the error of 2,000 draws; and holes are filled in."""
     X = np.random.default_rng(0).integers(0, 2, (200, 1)).repeat(4, axis=1) ^ (np.arange(4) % 2)
-    holed = hollow(X, 0.3)
+    holed = incomplete(X, 0.3)
     model = DeepGenerativeModel((3,), epochs=60, draws=2000, random_state=0, n_threads=1).fit(holed)
     every = np.array(list(itertools.product([0, 1], repeat=4)), dtype=float)
     p = np.exp(model.score_samples(every))
@@ -482,7 +495,7 @@ def test_a_real_table_with_nan_has_a_density_in_its_own_units():
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 1)) * [0.01, 3.0, 1.0] + rng.normal(size=(200, 3)) * [0.002, 0.6, 0.2] + [1, 100, 0]
     X[:, 2] = 7  # a constant column, with holes
-    holed = hollow(X, 0.2)
+    holed = incomplete(X, 0.2)
     model = DeepGenerativeModel((2,), epochs=150, collect=10, draws=200, random_state=0, n_threads=1).fit(holed)
     grid = np.linspace(1 - 0.12, 1 + 0.12, 1001)
     rows = np.stack([grid, np.full(1001, np.nan), np.full(1001, np.nan)], 1)

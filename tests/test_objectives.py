@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from doubly import OBJECTIVES, Chain, UserError
-from doubly.latents import NAIS, Visit
+from doubly.latents import NAIS, Batch, Pair
 from doubly.samplers import SGNHT, Adam
 from doubly.samplers.priors import Normal
 from doubly.training.method import Method
 from doubly.training.protocol import fit
 from doubly.training.state import init
-from exact import bits
+from exact import bits, wanted
 
 X = torch.tensor([1.0, 0, 1], dtype=torch.float64)
 MODEL, PROPOSAL = Chain.build("sbn", data=3, hidden=(2,)), Chain.build_proposal("sbn", data=3, hidden=(2,))
@@ -41,9 +41,9 @@ def estimated(
     memory = {key: value.double() for key, value in estimator.init(model, ROWS, rng).items()}
     x, blocks = X.expand(ROWS, -1), []
     for _ in range(BLOCKS):
-        found = estimator(Visit(model, theta, proposal, phi, x, torch.arange(ROWS), memory, rng), "phi")
+        found = estimator(Batch(Pair(model, theta, proposal, phi), x, torch.arange(ROWS), memory, rng), "phi")
         memory = found.memory
-        blocks.append(found.phi_grad)
+        blocks.append(wanted(found.phi_grad))
     stacked = torch.stack(blocks[2:])  # a learnt baseline has then found its feet
     return stacked.mean(0), stacked.std(0) / math.sqrt(len(stacked))
 
@@ -63,13 +63,13 @@ def bound(phi: Tensor, draws: int) -> Tensor:
     """E[L_S] over all tuples of S draws."""
     log_p, log_q = joint(phi)
     total = phi.new_zeros(())
-    for places in itertools.product(range(4), repeat=draws):
-        z = list(places)
+    for index in itertools.product(range(4), repeat=draws):
+        z = list(index)
         total = total + log_q[z].sum().exp() * (torch.logsumexp((log_p - log_q)[z], 0) - math.log(draws))
     return total
 
 
-def dreams(phi: Tensor) -> Tensor:
+def sleep_weight(phi: Tensor) -> Tensor:
     """E_{p(x,z)}[log q(z | x)]."""
     x, z = bits(3).repeat_interleave(4, 0), bits(2).repeat(8, 1)
     return (MODEL.log_prob(THETA, (x, z)).exp() * PROPOSAL.log_prob(phi, (z,), x)).sum()
@@ -78,7 +78,7 @@ def dreams(phi: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("name", "draws", "exact"),
     [
-        ("sleep", 1, dreams),
+        ("sleep", 1, sleep_weight),
         ("vimco", 2, lambda phi: bound(phi, 2)),
         ("vimco", 4, lambda phi: bound(phi, 4)),
         ("nvil", 1, elbo),
@@ -95,13 +95,14 @@ def test_gradient_is_that_of_what_is_climbed(name, draws, exact):
 
 
 def test_wake_sleep_is_half_of_each():
-    """For the same draws and dreams."""
+    """For the same draws."""
     x = X.expand(7, -1)
     grads = []
     for name in ("wake", "sleep", "wake-sleep"):
         estimator = NAIS(3, OBJECTIVES.make(name))
         rng = torch.Generator().manual_seed(0)
-        grads.append(estimator(Visit(MODEL, THETA, PROPOSAL, PHI, x, torch.arange(7), {}, rng), "phi").phi_grad)
+        batch = Batch(Pair(MODEL, THETA, PROPOSAL, PHI), x, torch.arange(7), {}, rng)
+        grads.append(wanted(estimator(batch, "phi").phi_grad))
     torch.testing.assert_close(grads[2], (grads[0] + grads[1]) / 2)
 
 
@@ -135,10 +136,11 @@ def test_one_way_back_for_both_is_that_for_each(name):
     """The bound is climbed by both vectors at once; from the same draws, as by each alone."""
     model = Chain.build("mlp:widths=4,normal", data=3, hidden=(2,))
     proposal = Chain.build_proposal("gaussian:widths=4", data=3, hidden=(2,))
-    given = model, weights(model, 1), proposal, weights(proposal, 2), X.expand(6, -1), torch.arange(6)
+    pair = Pair(model, weights(model, 1), proposal, weights(proposal, 2))
+    given = pair, X.expand(6, -1), torch.arange(6)
     estimator = NAIS(4, OBJECTIVES.make(name))
-    both, phi = (estimator(Visit(*given, {}, torch.Generator().manual_seed(0)), wanted) for wanted in ("both", "phi"))
-    theta = NAIS(4)(Visit(*given, {}, torch.Generator().manual_seed(0)), "theta")
+    both, phi = (estimator(Batch(*given, {}, torch.Generator().manual_seed(0)), wanted) for wanted in ("both", "phi"))
+    theta = NAIS(4)(Batch(*given, {}, torch.Generator().manual_seed(0)), "theta")
     torch.testing.assert_close(both.theta_grad, theta.theta_grad)
     torch.testing.assert_close(both.phi_grad, phi.phi_grad)
 
@@ -155,7 +157,9 @@ def test_the_gradient_of_theta_does_not_depend_on_the_objective(name):
         estimator = NAIS(4, OBJECTIVES.make(objective))
         memory = {key: value.double() for key, value in estimator.init(model, 6, torch.Generator()).items()}
         rng = torch.Generator().manual_seed(0)
-        grads.append(estimator(Visit(model, theta, proposal, phi, x, torch.arange(6), memory, rng), "both").theta_grad)
+        grads.append(
+            estimator(Batch(Pair(model, theta, proposal, phi), x, torch.arange(6), memory, rng), "both").theta_grad
+        )
     torch.testing.assert_close(*grads)
 
 
@@ -166,7 +170,9 @@ def test_nvils_baseline_lowers_the_variance():
     memory = {key: value.double() for key, value in estimator.init(MODEL, len(x), rng).items()}
     spreads = []
     for _ in range(200):
-        memory = estimator(Visit(MODEL, THETA * 2, PROPOSAL, PHI, x, torch.arange(len(x)), memory, rng), "phi").memory
+        memory = estimator(
+            Batch(Pair(MODEL, THETA * 2, PROPOSAL, PHI), x, torch.arange(len(x)), memory, rng), "phi"
+        ).memory
         spreads.append((memory["nvil.variance"] + memory["nvil.mean"] ** 2).item())
     assert np.mean(spreads[-20:]) < 0.7 * np.mean(spreads[5:10])
 
@@ -201,8 +207,8 @@ def test_proposals_learn_by_every_objective(name):
     )  # fmt: skip
     state = init(chosen, train)
     state = state._replace(theta=state.theta._replace(theta=theta))
-    effective = [record.effective for state, record in fit(chosen, train, train[:50], state) if record]
-    assert effective[-1] > effective[0] + 0.3
+    ess = [record.ess for state, record in fit(chosen, train, train[:50], state) if record]
+    assert ess[-1] > ess[0] + 0.3
 
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from doubly import Chain, Posterior, UserError
-from doubly.latents import NAIS, Scored, Scoring
-from doubly.posterior.scores import ensemble, summary
+from doubly.latents import NAIS, LikelihoodConfig, RowLikelihoods
+from doubly.posterior.scores import ensemble, summarise
 from doubly.samplers import SGNHT, Adam
 from doubly.samplers.priors import Normal
 from doubly.training.method import Method
@@ -34,7 +34,7 @@ def posterior() -> Posterior:
     method = Method(MODEL, PROPOSAL, Normal(1.0), SGNHT(), NAIS(), Adam(), NAIS(), phi_step=1e-2, batch=100)
     train = MODEL.sample(KEPT[0], 1000, torch.Generator().manual_seed(0))[0]
     return Posterior(
-        method=method, phi=torch.zeros(PROPOSAL.size), last_theta=KEPT[1], mean_theta=KEPT[0], kept=KEPT,
+        method=method, phi=torch.zeros(PROPOSAL.size), last_theta=KEPT[1], mean_theta=KEPT[0], thetas=KEPT,
         train=lambda: train, refit_passes=10,
     )  # fmt: skip
 
@@ -75,7 +75,7 @@ def test_samples_of_an_ensemble_come_from_all_its_members(posterior):
     np.testing.assert_allclose(found, (np.exp(exact(KEPT[0])) + np.exp(exact(KEPT[1]))) / 2, atol=5 * 0.0025)
 
 
-class Shelf:
+class Cache:
     """Tensors by name, in memory."""
 
     def __init__(self) -> None:
@@ -94,37 +94,37 @@ class Shelf:
 def test_the_proposal_is_fitted_to_what_is_scored_once_and_remembered(posterior):
     """The bound is tighter than with the proposal of the run, and the second call fits nothing."""
     loose = posterior.method
-    stored = Shelf()
+    stored = Cache()
     fresh = Posterior(
-        method=loose, phi=posterior.phi, last_theta=KEPT[1], mean_theta=KEPT[0], kept=[], train=posterior.train,
-        shelf=stored, refit_passes=10,
+        method=loose, phi=posterior.phi, last_theta=KEPT[1], mean_theta=KEPT[0], thetas=[], train=posterior.train,
+        cache=stored, refit_passes=10,
     )  # fmt: skip
-    fitted = fresh.score(X, how=Scoring(draws=20))
+    fitted = fresh.row_likelihoods(X, how=LikelihoodConfig(draws=20))
     assert len(stored.found) == 1, "the proposal; what was scored is finished, and not kept"
     unfitted = Posterior(
-        method=loose, phi=posterior.phi, last_theta=KEPT[1], mean_theta=KEPT[0], kept=[], train=posterior.train,
+        method=loose, phi=posterior.phi, last_theta=KEPT[1], mean_theta=KEPT[0], thetas=[], train=posterior.train,
         refit_passes=0,
-    ).score(X, how=Scoring(draws=20))  # fmt: skip
-    assert fitted.effective.mean() > unfitted.effective.mean() + 1
+    ).row_likelihoods(X, how=LikelihoodConfig(draws=20))  # fmt: skip
+    assert fitted.ess.mean() > unfitted.ess.mean() + 1
     again = Posterior(
-        method=loose, phi=posterior.phi, last_theta=KEPT[1], mean_theta=KEPT[0], kept=[],
-        train=lambda: pytest.fail("nothing has to be fitted"), shelf=stored, refit_passes=10,
+        method=loose, phi=posterior.phi, last_theta=KEPT[1], mean_theta=KEPT[0], thetas=[],
+        train=lambda: pytest.fail("nothing has to be fitted"), cache=stored, refit_passes=10,
     )  # fmt: skip
-    assert torch.equal(again.score(X, how=Scoring(draws=20)).log_likelihood, fitted.log_likelihood)
+    assert torch.equal(again.row_likelihoods(X, how=LikelihoodConfig(draws=20)).log_likelihood, fitted.log_likelihood)
 
 
-def scored(log_likelihood: list[float], noise: float = 0.0, khat: float = 0.0) -> Scored:
+def scored(log_likelihood: list[float], noise: float = 0.0, khat: float = 0.0) -> RowLikelihoods:
     one = torch.ones(len(log_likelihood))
-    return Scored(torch.tensor(log_likelihood), one, khat * one, noise * one, one)
+    return RowLikelihoods(torch.tensor(log_likelihood), one, khat * one, noise * one, one)
 
 
 def test_the_standard_errors_are_those_of_the_mean():
     """Over n rows of spread sd it is sd / sqrt n; draws that give each row an error e give the mean e / sqrt n."""
-    found = summary(scored([1.0, 2.0, 3.0, 4.0], noise=0.2, khat=0.8))
+    found = summarise(scored([1.0, 2.0, 3.0, 4.0], noise=0.2, khat=0.8))
     assert found.stderr == pytest.approx(np.std([1, 2, 3, 4], ddof=1) / 2)
     assert found.draw_error == pytest.approx(0.2 / 2)
     assert found.unreliable == 4
-    assert summary(scored([1.0])).stderr is None
+    assert summarise(scored([1.0])).stderr is None
 
 
 def test_an_ensemble_of_twins_is_each_of_them_with_less_noise():
@@ -132,14 +132,14 @@ def test_an_ensemble_of_twins_is_each_of_them_with_less_noise():
     both = ensemble([one, one])
     torch.testing.assert_close(both.log_likelihood, one.log_likelihood)
     torch.testing.assert_close(both.noise, one.noise / math.sqrt(2))
-    torch.testing.assert_close(both.effective, 2 * one.effective)
+    torch.testing.assert_close(both.ess, 2 * one.ess)
     assert ensemble([scored([1.0], khat=math.nan)] * 2).khat.isnan().all(), "nothing can be said of either"
     assert both.draws.tolist() == [2, 2]
 
 
 def test_an_ensemble_has_the_samples_of_all_its_chains(posterior):
     """Two chains of one sample each are the ensemble of two, each with its own proposal to start from."""
-    chain = dataclasses.replace(posterior, kept=KEPT[:1], others=[dataclasses.replace(posterior, kept=KEPT[1:])])
+    chain = dataclasses.replace(posterior, thetas=KEPT[:1], others=[dataclasses.replace(posterior, thetas=KEPT[1:])])
     together, apart = (post.log_likelihood(X, draws=50, of="ensemble") for post in (chain, posterior))
     with pytest.raises(UserError, match="codes of several chains"):
         chain.encode(X)
@@ -170,8 +170,8 @@ def test_the_members_of_an_ensemble_have_draws_of_their_own(posterior):
     A standard deviation over 300 seeds is known to 1 / sqrt(600) = 4 %, the noise by 20 groups to some 2 % more: 4 of
     these. With common draws the spread would be larger by sqrt 2.
     """
-    twins = dataclasses.replace(posterior, kept=[KEPT[0], KEPT[0]])
-    found = [twins.score(X[:1], "ensemble", Scoring(draws=200, seed=seed)) for seed in range(300)]
+    twins = dataclasses.replace(posterior, thetas=[KEPT[0], KEPT[0]])
+    found = [twins.score(X[:1], "ensemble", LikelihoodConfig(draws=200, seed=seed)) for seed in range(300)]
     spread = torch.stack([each.log_likelihood for each in found]).std().item()
     noise = torch.stack([each.noise for each in found]).square().mean().sqrt().item()
     assert spread == pytest.approx(noise, rel=0.18)
@@ -179,15 +179,15 @@ def test_the_members_of_an_ensemble_have_draws_of_their_own(posterior):
 
 def test_a_score_that_was_stopped_goes_on_where_it_was(posterior):
     """Stopped at each of its parts in turn, it ends in the same bits, and every part was done once."""
-    how, shelf, seen = Scoring(draws=40, memory=16 * 10 * 7 / 2**20), Shelf(), []
-    whole = posterior.score(X, "last", how)
+    how, cache, seen = LikelihoodConfig(draws=40, memory=16 * 10 * 7 / 2**20), Cache(), []
+    whole = posterior.row_likelihoods(X, "last", how)
 
     def stop(what: str, share: float) -> None:
         if what == "scoring":
             seen.append(share)
             raise KeyboardInterrupt
 
-    stopped = dataclasses.replace(posterior, shelf=shelf, progress=stop)
+    stopped = dataclasses.replace(posterior, cache=cache, progress=stop)
     for _ in range(1000):
         try:
             found = stopped.score(X, "last", how)
@@ -196,17 +196,17 @@ def test_a_score_that_was_stopped_goes_on_where_it_was(posterior):
             continue
     torch.testing.assert_close(found, whole, rtol=0, atol=0, equal_nan=True)
     assert len(seen) == len(set(seen)) == 64, "16 rows, one at a time, 4 parts of 10 draws"
-    assert [name for name in shelf.found if "unfinished" in name] == []
+    assert [name for name in cache.found if "unfinished" in name] == []
 
 
 @pytest.mark.parametrize("objective", [None, "wake-sleep"])
 def test_a_refit_that_was_stopped_goes_on_where_it_was(posterior, objective):
     """Stopped after each pass, it ends in the same bits, and every pass was made once."""
-    how, shelf, seen = Scoring(draws=10), Shelf(), []
+    how, cache, seen = LikelihoodConfig(draws=10), Cache(), []
 
-    def score(**place: Any) -> Scored:
+    def score(**place: Any) -> RowLikelihoods:
         afresh = dataclasses.replace(posterior, refit_passes=5, refit_objective=objective, _fitted={}, **place)
-        return afresh.score(X, "last", how)
+        return afresh.row_likelihoods(X, "last", how)
 
     def stop(what: str, share: float) -> None:
         if what.startswith("fitting"):
@@ -215,10 +215,10 @@ def test_a_refit_that_was_stopped_goes_on_where_it_was(posterior, objective):
 
     for _ in range(5):
         with pytest.raises(KeyboardInterrupt):
-            score(shelf=shelf, progress=stop)
-    torch.testing.assert_close(score(shelf=shelf, progress=stop), score(), rtol=0, atol=0, equal_nan=True)
+            score(cache=cache, progress=stop)
+    torch.testing.assert_close(score(cache=cache, progress=stop), score(), rtol=0, atol=0, equal_nan=True)
     assert seen == [0.2, 0.4, 0.6, 0.8, 1.0]
-    assert [name for name in shelf.found if "unfinished" in name] == []
+    assert [name for name in cache.found if "unfinished" in name] == []
 
 
 @pytest.mark.parametrize(

@@ -7,16 +7,19 @@ import torch
 from torch import Tensor
 
 from doubly import Chain, UserError
-from doubly.latents import Scoring, Tally, score
+from doubly.latents import LikelihoodConfig, PartialSums, log_likelihood
+from doubly.latents.pair import Pair
 from doubly.latents.refine import refine
 from exact import bits
 
 
-def belief_network(off: float = 0.5) -> tuple[Chain, Tensor, Chain, Tensor]:
+def belief_network(off: float = 0.5) -> Pair:
     """6 bits with 5 hidden ones, and a proposal that has learnt nothing."""
     rng = torch.Generator().manual_seed(1)
     model, proposal = (build("sbn", data=6, hidden=(5,)) for build in (Chain.build, Chain.build_proposal))
-    return model, torch.randn(model.size, generator=rng), proposal, off * torch.randn(proposal.size, generator=rng)
+    return Pair(
+        model, torch.randn(model.size, generator=rng), proposal, off * torch.randn(proposal.size, generator=rng)
+    )
 
 
 def posterior(model: Chain, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,7 +58,7 @@ def test_refining_finds_the_marginals_of_the_posterior(row):
     layer = proposal.unflatten(phi)[0]
     before = (x @ layer["W"].t() + layer["b"]).double()[0]
     best = torch.logit(p @ bits(5).double())
-    after = before + refine(*given, x, 400, torch.Generator().manual_seed(0)).double()[0]
+    after = before + refine(given, x, 400, torch.Generator().manual_seed(0)).double()[0]
 
     def cross_entropy(logits: Tensor) -> Tensor:
         z = bits(5).double()
@@ -76,7 +79,7 @@ def test_refining_finds_the_moments_of_a_normal_posterior():
     weights["W_mu"].copy_(w[:, None])
     weights["b_sigma"].fill_(log_sigma)
     x = torch.tensor([[1.0, -0.5, 1.5], [-0.4, 0.2, 0.3]])
-    shifts = refine(model, theta, proposal, phi, x, 400, torch.Generator().manual_seed(0))
+    shifts = refine(Pair(model, theta, proposal, phi), x, 400, torch.Generator().manual_seed(0))
     precision = 1 + (w**2).sum() / 0.49
     mean, spread = (x @ w) / 0.49 / precision, precision**-0.5
 
@@ -94,7 +97,9 @@ def test_the_mean_weight_is_still_p_and_the_bound_is_tighter():
     x = bits(6)[:64:8]
     truth = torch.stack([posterior(*given[:2], row)[0] for row in x])
     scores = [
-        score(*given, x.repeat(copies, 1), Scoring(draws=5, refine=steps)).log_likelihood.double().view(copies, 8)
+        log_likelihood(given, x.repeat(copies, 1), LikelihoodConfig(draws=5, refine=steps))
+        .log_likelihood.double()
+        .view(copies, 8)
         for steps in (0, 20)
     ]
     for found in scores:
@@ -117,36 +122,36 @@ def test_a_unit_that_is_seldom_on_is_not_pushed_off():
     seldom = math.log(0.01 / 0.99)
     model.unflatten(theta)[1]["b"][0] = seldom
     proposal.unflatten(phi)[0]["b"][:] = torch.tensor([seldom] + [2.0] * 10)
-    shifts = refine(model, theta, proposal, phi, torch.ones(200, 1), 200, torch.Generator().manual_seed(0))
+    shifts = refine(Pair(model, theta, proposal, phi), torch.ones(200, 1), 200, torch.Generator().manual_seed(0))
     assert abs(shifts[:, 0].mean()) < 0.1
     assert (shifts[:, 1:].mean(0) < -1.5).all(), "the others are found"
 
 
 def test_a_refined_score_stops_and_goes_on_bit_for_bit(monkeypatch):
     given, x = belief_network(), bits(6)
-    how = Scoring(draws=400, refine=3, memory=0.1)
-    tallies: list[Tally] = []
+    how = LikelihoodConfig(draws=400, refine=3, memory=0.1)
+    tallies: list[PartialSums] = []
     shares: list[float] = []
 
-    def copy(tally: Tally) -> Tally:  # which is written on
-        return Tally(*(tensor.clone() for tensor in tally))
+    def copy(sums: PartialSums) -> PartialSums:  # which is written on
+        return PartialSums(*(tensor.clone() for tensor in sums))
 
-    def keep(tally: Tally, share: float) -> None:
-        tallies.append(copy(tally))
+    def keep(sums: PartialSums, share: float) -> None:
+        tallies.append(copy(sums))
         shares.append(share)
 
-    whole = score(*given, x, how, watch=keep)
+    whole = log_likelihood(given, x, how, watch=keep)
     assert 0 < int(tallies[0].refined) < len(x)
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(1)
-    for tally in tallies[:: max(1, len(tallies) // 8)]:
-        torch.testing.assert_close(score(*given, x, how, copy(tally)), whole, rtol=0, atol=0, equal_nan=True)
+    for sums in tallies[:: max(1, len(tallies) // 8)]:
+        torch.testing.assert_close(log_likelihood(given, x, how, copy(sums)), whole, rtol=0, atol=0, equal_nan=True)
     again: list[int] = []
-    score(*given, x, how, copy(tallies[0]), lambda tally, share: again.append(int(tally.refined)))
+    log_likelihood(given, x, how, copy(tallies[0]), lambda sums, share: again.append(int(sums.refined)))
     assert min(again) > int(tallies[0].refined), "rows that have been refined are not refined again"
     monkeypatch.setattr("doubly.latents.likelihood.refine", None)
-    refined = next(tally for tally in tallies if int(tally.refined) == len(x))
-    score(*given, x, how, copy(refined))
+    refined = next(sums for sums in tallies if int(sums.refined) == len(x))
+    log_likelihood(given, x, how, copy(refined))
 
 
 @pytest.mark.parametrize("names", ["sbn", "darn", "nade"])
@@ -161,7 +166,9 @@ def test_rows_with_holes_are_refined_too(names):
     rows = bits(5).float()
     joint = model.log_prob(theta, (rows[:, None], bits(3).float()[None].expand(32, -1, -1))).logsumexp(1)
     truth = torch.stack([joint[((rows == row) | row.isnan()).all(1)].logsumexp(0) for row in x])
-    found = score(model, theta, proposal, phi, x.repeat(500, 1), Scoring(draws=20, refine=5)).log_likelihood
+    found = log_likelihood(
+        Pair(model, theta, proposal, phi), x.repeat(500, 1), LikelihoodConfig(draws=20, refine=5)
+    ).log_likelihood
     ratio = (found.view(500, 4) - truth).exp()
     assert ((ratio.mean(0) - 1).abs() <= 4 * ratio.std(0) / math.sqrt(500)).all()
 
@@ -169,9 +176,9 @@ def test_rows_with_holes_are_refined_too(names):
 def test_a_row_that_is_impossible_stays_impossible():
     model = Chain.build("gaussian:widths=none,normal", data=1, hidden=(1,))
     proposal = Chain.build_proposal("gaussian:widths=none", data=1, hidden=(1,))
-    chains = model, torch.zeros(model.size), proposal, torch.zeros(proposal.size)
+    pair = Pair(model, torch.zeros(model.size), proposal, torch.zeros(proposal.size))
     x = torch.tensor([[1e20], [0.0]])
-    found = score(*chains, x, Scoring(draws=100, refine=3)).log_likelihood
+    found = log_likelihood(pair, x, LikelihoodConfig(draws=100, refine=3)).log_likelihood
     assert found[0] == -math.inf
     assert torch.isfinite(found[1])
 
@@ -180,6 +187,8 @@ def test_what_cannot_be_refined_is_refused():
     model, proposal = (build("nade", data=6, hidden=(5,)) for build in (Chain.build, Chain.build_proposal))
     rng = torch.Generator().manual_seed(0)
     with pytest.raises(UserError, match="NADE layers cannot be refined row by row: leave --refine out"):
-        score(model, model.init(rng), proposal, proposal.init(rng), bits(6), Scoring(draws=5, refine=1))
+        log_likelihood(
+            Pair(model, model.init(rng), proposal, proposal.init(rng)), bits(6), LikelihoodConfig(draws=5, refine=1)
+        )
     with pytest.raises(UserError, match="refine must not be negative"):
-        Scoring(refine=-1)
+        LikelihoodConfig(refine=-1)

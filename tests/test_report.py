@@ -43,7 +43,7 @@ def pixels(content: bytes) -> np.ndarray:
 
 
 def record(epoch: int, valid: float, phase: str = "burn-in", **sampler: float) -> dict:
-    values = {"train": valid - 1, "valid": valid, "valid_stderr": 0.1, "effective": 2.5, "sampler": sampler}
+    values = {"train": valid - 1, "valid": valid, "valid_stderr": 0.1, "ess": 2.5, "sampler": sampler}
     return {"epoch": epoch, "phase": phase, "collected": 0, "seconds": 1.0} | values
 
 
@@ -74,8 +74,8 @@ def test_page_shows_every_figure(run, made):
     assert names == {"training.png", "data.png", "samples.png", "weights.png", "chain.png"}
     assert page.count("data:image/png;base64,") == len(names)
     for name in names:
-        height, width, _ = pixels((run.path / "figures" / name).read_bytes()).shape
-        assert 300 < height < 1500, name
+        log_density, width, _ = pixels((run.path / "figures" / name).read_bytes()).shape
+        assert 300 < log_density < 1500, name
         assert 500 < width < 1500, name
 
 
@@ -198,10 +198,10 @@ def test_images_stand_where_they_belong():
     rows = np.zeros((9, 6))
     rows[-1] = 1
     dark = pixels(figures.png(figures.image_grid(rows, (2, 3))))[..., 0] < 0.5
-    height, width = dark.shape
-    inside = dark[int(0.78 * height) : int(0.97 * height), int(0.76 * width) : int(0.97 * width)]
+    log_density, width = dark.shape
+    inside = dark[int(0.78 * log_density) : int(0.97 * log_density), int(0.76 * width) : int(0.97 * width)]
     assert inside.all()
-    assert not dark[: int(0.6 * height)].any()
+    assert not dark[: int(0.6 * log_density)].any()
     assert not dark[:, : int(0.6 * width)].any()
 
 

@@ -12,7 +12,7 @@ import torch
 
 from doubly import cli
 from doubly.analysis import evaluate as judge
-from doubly.analysis.config import Question
+from doubly.analysis.config import EvaluateConfig
 from doubly.core.errors import UserError
 from doubly.layers.autoregressive import Autoregressive
 from doubly.paper import reproduce, tables
@@ -48,13 +48,13 @@ def test_every_row_has_its_recipe():
 def test_a_recipe_can_be_built(name):
     recipe = recipes()[name]
     method = build(recipe.config, Facts(784, "binary", (28, 28)))
-    assert recipe.question.of == ("mean" if method.sampler.noisy else "last")
-    assert recipe.config.collect == (0 if recipe.question.of == "last" else 200 if "vae" in name else 100)
+    assert recipe.evaluation.of == ("mean" if method.sampler.noisy else "last")
+    assert recipe.config.collect == (0 if recipe.evaluation.of == "last" else 200 if "vae" in name else 100)
     exact = not recipe.config.hidden
-    assert recipe.question.draws == (1 if exact else 500 if "ade" in recipe.config.proposal
+    assert recipe.evaluation.draws == (1 if exact else 500 if "ade" in recipe.config.proposal
                                      else 5000 if "vae" in name else 1000 if "gibbs" in name else 100_000)  # fmt: skip
-    assert (recipe.question.ais > 0) == ("gibbs" in name)
-    assert exact or (recipe.question.refine > 0) == (method.proposal.n_row_biases > 0 and "gibbs" not in name)
+    assert (recipe.evaluation.ais > 0) == ("gibbs" in name)
+    assert exact or (recipe.evaluation.refine > 0) == (method.proposal.n_row_biases > 0 and "gibbs" not in name)
     assert (recipe.config.schedule != "constant") == (recipe.preset in ("vae", "iwae"))
 
 
@@ -77,7 +77,7 @@ def only(monkeypatch, recipe: Recipe) -> None:
 @pytest.fixture
 def small(monkeypatch) -> Recipe:
     config = preset("dsgnht-nais", data="bars", hidden=(6,), theta_steps=2, batch=300, epochs=500, collect=4, threads=1)
-    recipe = Recipe("small", "Table 0", "small", -5.58, False, "dsgnht-nais", config, Question(draws=50, refit=2))
+    recipe = Recipe("small", "Table 0", "small", -5.58, False, "dsgnht-nais", config, EvaluateConfig(draws=50, refit=2))
     only(monkeypatch, recipe)
     return recipe
 
@@ -86,7 +86,7 @@ def test_a_row_within_a_budget_is_cut_and_says_so(small, monkeypatch, tmp_path, 
     """A hundred thousand epochs take minutes, however quick the machine is."""
     longer = dataclasses.replace(small, config=dataclasses.replace(small.config, epochs=100_000, collect=10_000))
     only(monkeypatch, longer)
-    places = [
+    index = [
         "--results",
         str(tmp_path / "results"),
         "--runs",
@@ -94,7 +94,7 @@ def test_a_row_within_a_budget_is_cut_and_says_so(small, monkeypatch, tmp_path, 
         "--page",
         str(tmp_path / "r.md"),
     ]
-    cli.main(["reproduce", "small", "--budget", "2s", "--threads", "1", "--json", *places])
+    cli.main(["reproduce", "small", "--budget", "2s", "--threads", "1", "--json", *index])
     found = json.loads(capsys.readouterr().out)
     run = Run(tmp_path / "runs" / "small")
     assert found["cut"]
@@ -106,7 +106,7 @@ def test_a_row_within_a_budget_is_cut_and_says_so(small, monkeypatch, tmp_path, 
     page = (tmp_path / "r.md").read_text()
     assert f"| small | `small` | -5.58 | {found['log_likelihood']:.2f} ± {found['stderr']:.2f} |" in page
     assert "cut |" in page
-    cli.main(["reproduce", "--list", *places])
+    cli.main(["reproduce", "--list", *index])
     assert f"{found['log_likelihood']:.2f}" in capsys.readouterr().out
 
 
@@ -136,7 +136,7 @@ def test_the_times_of_a_draw_and_of_a_pass_are_measured_beside_all_else(small, m
     """
     run = fit_config(dataclasses.replace(small.config, epochs=1, collect=1), tmp_path / "run", quiet=True)
 
-    def trial(run: Run, question: Question, draws: int, passes: int = 0, refine: int = 0) -> float:
+    def trial(run: Run, question: EvaluateConfig, draws: int, passes: int = 0, refine: int = 0) -> float:
         return 3 + 7 * passes + 1e-6 * reproduce.FEW_ROWS * draws + 0.5 * refine
 
     monkeypatch.setattr(reproduce, "_trial", trial)
@@ -173,11 +173,11 @@ def test_a_budget_leaves_a_finished_run_as_it_is(small, monkeypatch, tmp_path):
 
 def test_a_row_that_was_cut_goes_on_to_its_end_without_a_budget(small, tmp_path):
     """What it collected before validation had levelled off is forgotten, and it waits again."""
-    places = tmp_path / "results", tmp_path / "runs"
-    first = reproduce.reproduce("small", *places, budget=0.01, quiet=True)
+    index = tmp_path / "results", tmp_path / "runs"
+    first = reproduce.reproduce("small", *index, budget=0.01, quiet=True)
     assert first["cut"]
     assert 0 < first["samples"] < small.config.collect
-    whole = reproduce.reproduce("small", *places, quiet=True)
+    whole = reproduce.reproduce("small", *index, quiet=True)
     assert whole["samples"] == small.config.collect
     assert whole["config"]["epochs"] == small.config.epochs
     assert not whole["cut"]
@@ -185,7 +185,7 @@ def test_a_row_that_was_cut_goes_on_to_its_end_without_a_budget(small, tmp_path)
     run = Run(tmp_path / "runs" / "small")
     assert [record["phase"] for record in run.metrics()][-small.config.collect - 1 :] == ["burn-in", *["collect"] * 4]
     posterior = run.posterior()
-    torch.testing.assert_close(torch.stack(posterior.kept).double().mean(0).float(), posterior.mean())
+    torch.testing.assert_close(torch.stack(posterior.thetas).double().mean(0).float(), posterior.mean())
 
 
 def test_a_plan_with_more_epochs_waits_for_what_was_collected_early(small, tmp_path):
@@ -210,17 +210,17 @@ def test_an_optimiser_that_was_cut_goes_on_too(small, monkeypatch, tmp_path):
     config = preset("rws", data="bars", hidden=(6,), epochs=30, collect=0, patience=30, threads=1)
     optimised = dataclasses.replace(small, config=config, question=dataclasses.replace(small.question, of="last"))
     only(monkeypatch, optimised)
-    places = tmp_path / "results", tmp_path / "runs"
-    first = reproduce.reproduce("small", *places, budget=0.01, quiet=True)
+    index = tmp_path / "results", tmp_path / "runs"
+    first = reproduce.reproduce("small", *index, budget=0.01, quiet=True)
     assert first["cut"]
     assert first["epochs"] < 30
-    whole = reproduce.reproduce("small", *places, quiet=True)
+    whole = reproduce.reproduce("small", *index, quiet=True)
     assert not whole["cut"]
     assert whole["epochs"] == 30
 
 
 def test_a_row_may_be_annealed_and_that_is_its_value(small, monkeypatch, tmp_path):
-    asked = Question(draws=50, refit=2, ais=30, ais_chains=2, ais_rows=10_000)
+    asked = EvaluateConfig(draws=50, refit=2, ais=30, ais_chains=2, ais_rows=10_000)
     gibbs = dataclasses.replace(
         small, config=dataclasses.replace(small.config, estimator="gibbs", epochs=6), question=asked
     )
@@ -238,13 +238,13 @@ def test_a_row_may_be_annealed_and_that_is_its_value(small, monkeypatch, tmp_pat
 
 
 def test_annealing_is_added_to_a_row_whose_value_stays(small, monkeypatch, tmp_path, capsys):
-    places = [part for name in ("results", "runs", "page") for part in (f"--{name}", str(tmp_path / name))]
+    index = [part for name in ("results", "runs", "page") for part in (f"--{name}", str(tmp_path / name))]
     with pytest.raises(SystemExit):
-        cli.main(["reproduce", "small", "--anneal", *places])
+        cli.main(["reproduce", "small", "--anneal", *index])
     assert "make the row first" in capsys.readouterr().err
     before = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
     monkeypatch.setattr(reproduce, "TEMPERATURES", 50)
-    cli.main(["reproduce", "small", "--anneal", "--threads", "1", *places])
+    cli.main(["reproduce", "small", "--anneal", "--threads", "1", *index])
     after = json.loads((tmp_path / "results" / "small.json").read_text())
     annealed = after.pop("annealed")
     assert after == {name: value for name, value in json.loads(json.dumps(before)).items() if name != "annealed"}

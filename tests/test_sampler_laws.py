@@ -217,8 +217,8 @@ def tempered_cdf(theta: np.ndarray, T: float) -> np.ndarray:
 
 
 def gaussian_gradient(theta: Tensor) -> Tensor:
-    pull = torch.from_numpy(MEAN).to(theta) - theta.view(-1, 2)
-    return (pull @ torch.from_numpy(PRECISION).to(theta)).view(-1)
+    vjp = torch.from_numpy(MEAN).to(theta) - theta.view(-1, 2)
+    return (vjp @ torch.from_numpy(PRECISION).to(theta)).view(-1)
 
 
 TARGETS: dict[str, tuple[int, Callable[[Tensor], Tensor], np.ndarray, Callable[[str, float], list[Law]]]] = {
@@ -244,7 +244,7 @@ def sampled(name: str, target: str, noisy: bool) -> np.ndarray:
     return np.stack(kept).transpose(2, 0, 1)
 
 
-def autocorrelation_time(places: np.ndarray) -> float:
+def autocorrelation_time(index: np.ndarray) -> float:
     """Of the samples (SAMPLES, CHAINS), given their places F(x): how many of them are worth one.
 
     Chains are independent, so the spread between their averages tells it, without a window over the lags. It is taken
@@ -253,8 +253,8 @@ def autocorrelation_time(places: np.ndarray) -> float:
     """
     worst = 1.0
     for level in np.arange(0.1, 1, 0.1):
-        below = places <= level
-        worst = max(worst, len(places) * below.mean(0).var(ddof=1) / (below.mean() * (1 - below.mean())))
+        below = index <= level
+        worst = max(worst, len(index) * below.mean(0).var(ddof=1) / (below.mean() * (1 - below.mean())))
     return worst
 
 
@@ -269,12 +269,12 @@ def test_samples_have_the_law_derived(name: str, target: str, noisy: bool):
         for i, values in enumerate((seen - law.mean, (seen - law.mean) ** 2 - law.variance)):
             chains = values.mean(0)
             assert abs(chains.mean()) <= 5 * chains.std(ddof=1) / math.sqrt(CHAINS) + law.slack[i]
-        places = law.cdf(seen)
-        n = places.size
-        distance = abs(np.sort(places, axis=None) - (np.arange(n) + 0.5) / n).max()
-        effective = n / autocorrelation_time(places)
-        assert effective > 50_000, "too few samples to tell laws apart"
-        assert distance <= stats.kstwobign.isf(1e-4) / math.sqrt(effective) + law.slack[2] + 0.5 / n
+        index = law.cdf(seen)
+        n = index.size
+        distance = abs(np.sort(index, axis=None) - (np.arange(n) + 0.5) / n).max()
+        ess = n / autocorrelation_time(index)
+        assert ess > 50_000, "too few samples to tell laws apart"
+        assert distance <= stats.kstwobign.isf(1e-4) / math.sqrt(ess) + law.slack[2] + 0.5 / n
 
 
 def test_laws_on_the_lattice_are_stationary():
@@ -354,12 +354,12 @@ def test_bias_falls_with_the_power_of_the_step_derived(name, steps, time, power)
     """
     measure = runpy.run_path(str(DOCS / "samplers.py"))
     found = [measure["bias"](name, h, h, time, seed) for seed, h in enumerate(steps)]
-    slope = measure["order"](steps, found, None)
-    assert slope.stderr < 0.15, "orders must be told apart"
+    gradient = measure["order"](steps, found, None)
+    assert gradient.stderr < 0.15, "orders must be told apart"
     if power == 1:
-        assert abs(slope.power - 1) < 3 * slope.stderr
+        assert abs(gradient.power - 1) < 3 * gradient.stderr
     else:
-        assert slope.power > power - 3 * slope.stderr
+        assert gradient.power > power - 3 * gradient.stderr
 
 
 def test_the_page_of_biases_has_the_powers_derived():

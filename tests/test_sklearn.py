@@ -117,9 +117,9 @@ def test_the_defaults_beat_independent_columns_of_real_numbers():
 def test_codes_there_and_back_are_nearer_than_the_mean(X):
     """One factor explains most of both tables, so that what comes back leaves less over than the columns' means do."""
     model = DeepGenerativeModel(random_state=0, n_threads=1, epochs=100, collect=10, patience=10).fit(X)
-    back = model.inverse_transform(model.transform(X))
-    assert back.shape == X.shape
-    left = ((X - back) ** 2).mean(0) / X.var(0)
+    vjp = model.inverse_transform(model.transform(X))
+    assert vjp.shape == X.shape
+    left = ((X - vjp) ** 2).mean(0) / X.var(0)
     assert (left < 0.8).all()
 
 
@@ -190,10 +190,10 @@ def test_frames_come_in_and_go_out():
     assert list(model.feature_names_in_) == ["a", "b", "c"]
     codes = model.transform(X)
     assert list(codes.columns) == list(model.get_feature_names_out()) == [f"deepgenerativemodel{i}" for i in range(3)]
-    back = model.inverse_transform(codes)
-    assert list(back.columns) == list(model.sample(2).columns) == ["a", "b", "c"]
+    vjp = model.inverse_transform(codes)
+    assert list(vjp.columns) == list(model.sample(2).columns) == ["a", "b", "c"]
     assert codes.index.equals(X.index)
-    assert back.index.equals(X.index)
+    assert vjp.index.equals(X.index)
     np.testing.assert_array_equal(
         model.score_samples(X), DeepGenerativeModel(**TINY).fit(X.values).score_samples(X.values)
     )

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from doubly.core.errors import Diverged, UserError
 from doubly.data import load
-from doubly.latents import NAIS, Marginal, Scored, Scoring, score
+from doubly.latents import NAIS, LikelihoodConfig, Marginal, RowLikelihoods, log_likelihood
+from doubly.latents.pair import Pair
 from doubly.layers.chain import Chain
 from doubly.runs.build import build
 from doubly.runs.config import from_dict
@@ -27,8 +28,8 @@ from doubly.training.state import State, init
 from doubly.training.step import rows_at, step
 
 
-def score_rows(method: Method, theta: Tensor, phi: Tensor, x: Tensor, draws: int) -> Scored:
-    return score(method.model, theta, method.proposal, phi, x, Scoring(draws=draws))
+def score_rows(method: Method, theta: Tensor, phi: Tensor, x: Tensor, draws: int) -> RowLikelihoods:
+    return log_likelihood(Pair(method.model, theta, method.proposal, phi), x, LikelihoodConfig(draws=draws))
 
 
 class Told(NAIS):
@@ -40,7 +41,7 @@ class Told(NAIS):
         super().__init__()
         object.__setattr__(self, "scores", iter([*scores, *[scores[-1]] * 100]))
 
-    def validate(self, model, theta, proposal, phi, x, draws, rng):
+    def validate(self, pair, x, draws, rng):
         return Marginal(torch.full((len(x),), float(next(self.scores))), torch.ones(len(x)))
 
 
@@ -183,10 +184,10 @@ def test_batches_are_as_long_as_each_other_and_weighted_as_their_rows():
     seen: list[Tensor] = []
 
     class Spy(NAIS):
-        def __call__(self, visit, wanted="both"):
-            found = super().__call__(visit, wanted)
-            seen.append(visit.places)
-            return found._replace(theta_grad=torch.ones_like(visit.theta))  # one per datum, exactly
+        def __call__(self, batch, wanted="both"):
+            found = super().__call__(batch, wanted)
+            seen.append(batch.index)
+            return found._replace(theta_grad=torch.ones_like(batch.theta))  # one per datum, exactly
 
     _Recorder.told.clear()
     chosen = method(estimator=Spy(), epochs=1, collect=0, sampler=_Recorder())
@@ -222,9 +223,9 @@ def test_inner_steps_are_as_many_as_asked_for(phi_steps, resample):
     calls: list[str] = []
 
     class Spy(NAIS):
-        def __call__(self, visit, wanted="both"):
+        def __call__(self, batch, wanted="both"):
             calls.append(wanted)
-            return super().__call__(visit, wanted)
+            return super().__call__(batch, wanted)
 
     chosen = method(theta_steps=4, phi_steps=phi_steps, resample=resample, estimator=Spy(), epochs=1, collect=0)
     state, _, _ = run(chosen, rows(20), rows(5))
@@ -238,9 +239,9 @@ def test_the_gradient_is_taken_where_the_sampler_asks_for_it():
     seen: list[tuple[Tensor, Tensor]] = []
 
     class Spy(NAIS):
-        def __call__(self, visit, wanted="both"):
-            seen.append((visit.theta, visit.phi))
-            return super().__call__(visit, wanted)
+        def __call__(self, batch, wanted="both"):
+            seen.append((batch.theta, batch.phi))
+            return super().__call__(batch, wanted)
 
     chosen = method(estimator=Spy(), epochs=1, collect=0)
     state = init(chosen, rows(10))
@@ -395,9 +396,9 @@ def test_the_reference_order_moves_phi_before_theta():
     calls: list[str] = []
 
     class Spy(NAIS):
-        def __call__(self, visit, wanted="both"):
+        def __call__(self, batch, wanted="both"):
             calls.append(wanted)
-            return super().__call__(visit, wanted)
+            return super().__call__(batch, wanted)
 
     run(method(phi_first=True, phi_steps=2, estimator=Spy(), epochs=1, collect=0, theta_steps=2), rows(10), rows(5))
     assert calls == ["phi", "phi", "theta"] * 2

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doubly.latents import Scoring, normalised, propose, score
+from doubly.latents import LikelihoodConfig, normalised, propose, score
 from doubly.latents.importance import log_mean_weight
+from doubly.latents.pair import Pair
 from doubly.latents.sweep import sweep
 from doubly.layers.chain import Chain, Values
 from doubly.runs.build import Facts, build
@@ -49,7 +50,7 @@ def start(task: Task) -> Arrays:
         assert saved is not None
         state, x = saved, torch.as_tensor(run.data().train[: task.batch]).float()
     theta, phi = state.theta.theta, state.phi.theta
-    drawn = propose(how.model, theta, how.proposal, phi, x, task.draws, seeded())
+    drawn = propose(Pair(how.model, theta, how.proposal, phi), x, task.draws, seeded())
     arrays = named("theta", how.model, theta) | named("phi", how.proposal, phi)
     return arrays | {"x": x.numpy()} | {f"z{i}": value.numpy() for i, value in enumerate(drawn.hidden)}
 
@@ -94,8 +95,8 @@ class Own(Side):
             if self.task.work == "step":
                 self.state = step(self.how, self.state, self.x, self.index, self.task.n_data)
             elif self.task.work == "score":
-                how = Scoring(draws=self.task.score_draws)
-                self.scored = score(self.how.model, self.theta, self.how.proposal, self.phi, self.x, how)
+                how = LikelihoodConfig(draws=self.task.score_draws)
+                self.scored = score(Pair(self.how.model, self.theta, self.how.proposal, self.phi), self.x, how)
             else:
                 self.hidden = sweep(self.how.model, self.theta, self.x, self.hidden, self.state.rng)
 
@@ -105,16 +106,16 @@ class Own(Side):
         z = tuple(torch.from_numpy(arrays[f"z{i}"]) for i in range(len(self.task.proposal)))
         log_p, log_q = model.log_prob(theta, (self.x, *z)), proposal.log_prob(phi, z[::-1], self.x)
         weight = normalised(log_p - log_q)
-        theta_climb, phi_climb = (weight * log_p).sum(0).mean(), (weight * log_q).sum(0).mean()
+        theta_objective, phi_objective = (weight * log_p).sum(0).mean(), (weight * log_q).sum(0).mean()
         if self.task.objective == "iwae":  # the draws that z is, with their gradient
-            drawn = propose(model, theta, proposal, phi, self.x, self.task.draws, seeded(), pathwise=True)
-            phi_climb = log_mean_weight(drawn.log_weight).mean()
+            drawn = propose(Pair(model, theta, proposal, phi), self.x, self.task.draws, seeded(), pathwise=True)
+            phi_objective = log_mean_weight(drawn.log_weight).mean()
         if self.task.objective == "wake":  # the way back that a step takes
             theta_grad = model.track(self.theta, (self.x, *z)).pull(weight.detach() / len(self.x))
         else:
-            (theta_grad,) = torch.autograd.grad(theta_climb, theta, retain_graph=True)
+            (theta_grad,) = torch.autograd.grad(theta_objective, theta, retain_graph=True)
         theta_grad = self.how.prior.grad(self.theta) + self.task.n_data * theta_grad
-        (phi_grad,) = torch.autograd.grad(phi_climb, phi)
+        (phi_grad,) = torch.autograd.grad(phi_objective, phi)
         found = {"log_p": log_p.detach().numpy(), "log_q": log_q.detach().numpy()}
         return found | named("theta_grad", model, theta_grad) | named("phi_grad", proposal, phi_grad)
 

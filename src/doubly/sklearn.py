@@ -22,11 +22,11 @@ from torch import Tensor
 from doubly.core.errors import Diverged, UserError
 from doubly.core.random import generator
 from doubly.core.types import Of
-from doubly.data.dataset import first_place, is_binary, missing
+from doubly.data.dataset import first_place, is_binary, missing_mask
 from doubly.kernels.noise import normal
 from doubly.latents import normalised, propose
 from doubly.latents.importance import log_mean_weight
-from doubly.layers.autoregressive import Autoregressive
+from doubly.latents.pair import Pair
 from doubly.layers.chain import Chain, nothing
 from doubly.posterior.store import Member, Posterior
 from doubly.runs.build import Facts, build
@@ -103,7 +103,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Epochs run.
     history_ : list of dict
         Epoch, phase, train and valid: mean log-likelihoods, of real tables in standardised units.
-    weights_, draws_, proposals_ : ndarray
+    weights_, samples_, proposals_ : ndarray
         The posterior mean of the weights, samples of them, and the proposals' weights: the mean's, then with
         of="ensemble" each sample's.
     offset_, scale_, varies_ : ndarray
@@ -196,7 +196,11 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         config = found.config
         self.hidden_, self.step_, self.n_iter_ = config.hidden, config.step, len(found.history)
         self.history_ = found.history
-        self.weights_, self.draws_, self.proposals_ = found.mean.numpy(), found.kept.numpy(), found.proposals.numpy()
+        self.weights_, self.samples_, self.proposals_ = (
+            found.mean.numpy(),
+            found.samples.numpy(),
+            found.proposals.numpy(),
+        )
         self._config = config
         return self
 
@@ -208,10 +212,10 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             kind = Chain.build(self.layer, data=1, hidden=self._widths("binary", 1)).layers[0].kind
         self.kind_ = kind
         self.offset_, self.scale_, self.varies_ = np.zeros(n), np.ones(n), np.ones(n, dtype=bool)
-        holes = missing(X)
-        self._holes = bool(holes.any())
-        if holes.all(0).any():
-            raise UserError(f"column {int(holes.all(0).argmax())} has no value in any row: leave it out")
+        missing = missing_mask(X)
+        self._has_missing = bool(missing.any())
+        if missing.all(0).any():
+            raise UserError(f"column {int(missing.all(0).argmax())} has no value in any row: leave it out")
         if kind == "binary":
             self._mean = np.nanmean(X, 0).clip(0, 1)  # what is not 0 or 1 is refused later
             self._spread = np.sqrt(self._mean * (1 - self._mean))
@@ -274,7 +278,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _facts(self) -> Facts:
         columns = int(self.varies_.sum())
-        return Facts(columns, self.kind_, (columns,), holes=self._holes)
+        return Facts(columns, self.kind_, (columns,), has_missing=self._has_missing)
 
     def _sample_weights(self, config: Config, rows: Tensor, valid: Tensor) -> "_Learnt":
         """Run the chain, with smaller steps when it diverges, and fit proposals to what it collected."""
@@ -294,7 +298,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         method, rng = build(config, self._facts()), generator("cpu", config.seed, "blur")
         seen = _blurred(rows, blur, rng)
         state = init(method, seen)
-        kept: list[Tensor] = []
+        samples: list[Tensor] = []
         history: list[dict[str, Any]] = []
         for state, record in protocol.fit(method, seen, valid, state):  # noqa: B020 - each state comes from the last
             if record is None:
@@ -302,7 +306,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             if state.collected:
                 in_all, done = planned(method, state, len(rows)), state.collected
                 if done * self.keep // in_all > (done - 1) * self.keep // in_all:
-                    kept.append(state.theta.theta.clone())
+                    samples.append(state.theta.theta.clone())
             history.append({name: getattr(record, name) for name in ("epoch", "phase", "train", "valid")})
             last = finished(method, state)
             line = f"epoch {record.epoch} of at most {config.epochs}  valid {record.valid:.3f}  {record.phase}"
@@ -310,12 +314,12 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             if blur and not last:
                 seen.copy_(_blurred(rows, blur, rng))
         mean = state.mean.float()
-        answering = [mean, *(kept if self.of == "ensemble" else [])]
+        answering = [mean, *(samples if self.of == "ensemble" else [])]
         proposals = []
         for i, theta in enumerate(answering):
             progress.show(f"fitting proposal {i + 1} of {len(answering)}")
             proposals.append(refit(method, theta, state.phi.theta, seen, self.refit))
-        return _Learnt(config, mean, torch.stack(kept), torch.stack(proposals), history)
+        return _Learnt(config, mean, torch.stack(samples), torch.stack(proposals), history)
 
     # Answers
 
@@ -327,13 +331,15 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         answered with the proposal of the mean.
         """
         check_is_fitted(self)
-        kept = [torch.tensor(theta) for theta in self.draws_]  # copies: joblib may have mapped the arrays read-only
+        samples = [
+            torch.tensor(theta) for theta in self.samples_
+        ]  # copies: joblib may have mapped the arrays read-only
         return Posterior(
             method=self._method(),
             phi=torch.tensor(self.proposals_[0]),
-            last_theta=kept[-1],
+            last_theta=samples[-1],
             mean_theta=torch.tensor(self.weights_),
-            kept=kept,
+            thetas=samples,
             train=self._two_rows,
             collected=sum(each["phase"] == "collect" for each in self.history_),
             epoch=self.n_iter_,
@@ -347,7 +353,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """
         rows = self._table(X)
         found = self._look(rows).log_likelihood
-        return found - np.log(self.scale_[self.varies_]) @ ~missing(rows.numpy()).T
+        return found - np.log(self.scale_[self.varies_]) @ ~missing_mask(rows.numpy()).T
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of `score_samples`: the higher, the better."""
@@ -373,7 +379,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         layer, z = self._method().model.layers[0], torch.tensor(codes[:, :first], dtype=torch.float32)
         rng, found = generator("cpu", self._config.seed, "inverse"), []
         # an autoregressive layer knows means given the entries before, which are drawn; for others one look is exact
-        draws = self.draws if isinstance(layer, Autoregressive) else 1
+        draws = 1 if layer.factorised else self.draws
         for member in self._members():
             params = self._method().model.unflatten(member.theta)[0]
             found.append(layer.mean(params, layer.draw(params, z, rng, draws).value, z).mean(0))
@@ -387,13 +393,13 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def impute(self, X: Any, draws: int = 20) -> np.ndarray:
         """X with each NaN replaced by what is expected there given the rest of the row; of 0/1, the likelier one."""
-        table = self._table(X, holes=True)
+        table = self._table(X, allow_missing=True)
         with use_threads(self._config.threads):
-            filled = self.posterior_.impute(table.numpy(), draws=draws, of=self.of, seed=self._config.seed).mean
+            expected = self.posterior_.impute(table.numpy(), draws=draws, of=self.of, seed=self._config.seed).mean
         if self.kind_ == "binary":
-            filled = filled > 0.5
+            expected = expected > 0.5
         given = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite="allow-nan")
-        return self._framed(np.where(np.isnan(given), self._from_model(filled), given), X)
+        return self._framed(np.where(np.isnan(given), self._from_model(expected), given), X)
 
     # In between
 
@@ -409,10 +415,10 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                 rng = generator("cpu", self._config.seed, "look", row.numpy().tobytes().hex())
                 scores, means = [], []
                 for theta, phi in members:
-                    drawn = propose(method.model, theta, method.proposal, phi, row.float(), self.draws, rng)
+                    drawn = propose(Pair(method.model, theta, method.proposal, phi), row.float(), self.draws, rng)
                     weight = normalised(drawn.log_weight)[..., None]
                     scores.append(log_mean_weight(drawn.log_weight).item())
-                    means.append(torch.cat([nothing(theta), *((weight * z).sum((0, 1)) for z in drawn.hidden)]))
+                    means.append(torch.cat([nothing(theta), *((weight * z).sum((0, 1)) for z in drawn.latents)]))
                 log_likelihood[i] = np.logaddexp.reduce(scores) - math.log(len(scores))
                 codes[i] = torch.stack(means).mean(0).numpy()
         return _Looked(log_likelihood, codes)
@@ -422,14 +428,14 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _members(self) -> list[Member]:
         """The weights that answer, each with its proposal."""
-        thetas = [self.weights_] if len(self.proposals_) == 1 else self.draws_
+        thetas = [self.weights_] if len(self.proposals_) == 1 else self.samples_
         proposals = self.proposals_[-len(thetas) :]
         return [Member(*map(torch.tensor, pair)) for pair in zip(thetas, proposals, strict=True)]
 
-    def _table(self, X: Any, holes: bool = False) -> Tensor:
+    def _table(self, X: Any, allow_missing: bool = False) -> Tensor:
         """A table like the one that was learnt from, as the model sees it."""
         check_is_fitted(self)
-        finite = "allow-nan" if holes or self._holes else True
+        finite = "allow-nan" if allow_missing or self._has_missing else True
         return self._rows(self._numbers(X, reset=False, ensure_all_finite=finite))
 
     def _numbers(self, X: Any, **how: Any) -> np.ndarray:
@@ -446,15 +452,15 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if self.kind_ == "real":
             standard = (X[:, self.varies_] - self.offset_[self.varies_]) / self.scale_[self.varies_]
             return torch.as_tensor(standard.clip(-FARTHEST, FARTHEST).astype(np.float32))
-        holes = missing(X)
-        bad = (X != 0) & (X != 1) & ~holes
+        missing = missing_mask(X)
+        bad = (X != 0) & (X != 1) & ~missing
         if bad.any():
             at = first_place(bad)
             raise UserError(
                 f"the data layer draws 0 or 1, but row {at[0]}, column {at[1]} is {X[at]:.6g}: binarise the table (for "
                 f"example with sklearn's Binarizer), or fit with a real data layer such as layer='gaussian,normal'"
             )
-        return torch.as_tensor(X.astype(np.float32 if holes.any() else np.uint8))
+        return torch.as_tensor(X.astype(np.float32 if missing.any() else np.uint8))
 
     def _from_model(self, rows: Any) -> np.ndarray:
         """Rows of the model in the table's own units, with the constant columns."""
@@ -490,7 +496,7 @@ class _Learnt(NamedTuple):
 
     config: Config
     mean: Tensor
-    kept: Tensor
+    samples: Tensor
     proposals: Tensor
     history: list[dict[str, Any]]
 

@@ -1,4 +1,4 @@
-"""How well holes are filled in: cells of known rows are hidden, filled in by a posterior and otherwise, and scored."""
+"""How well missing values are imputed: cells of known rows are hidden, imputed, and compared with the truth."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import numpy as np
 
 from doubly.core.errors import UserError
 from doubly.core.types import Hide, Of
-from doubly.latents.completions import Imputation
+from doubly.latents.completions import ImputeConfig
 from doubly.posterior.store import Imputed, Posterior
 
 BINS = 10  # of predicted probability, in which calibration is looked at
@@ -39,20 +39,20 @@ def mask(how: Hide, rows: int, shape: tuple[int, ...], share: float, seed: int =
 
 
 class Report(NamedTuple):
-    """Scores by the way the holes were filled, and the completions of the posterior."""
+    """Scores by the way the missing were filled, and the completions of the posterior."""
 
     scores: dict[str, dict[str, float]]
     imputed: Imputed
-    holes: np.ndarray
+    missing: np.ndarray
 
 
-def judge(
+def imputation_accuracy(
     posterior: Posterior,
     x: np.ndarray,
     train: np.ndarray,
-    holes: np.ndarray,
+    missing: np.ndarray,
     draws: int = 20,
-    how: Imputation | None = None,
+    how: ImputeConfig | None = None,
     of: Of = "ensemble",
     conditional_draws: int = 1000,
     seed: int = 0,
@@ -61,26 +61,28 @@ def judge(
 
     Cells that are missing in x itself are filled in too, but there is no truth to compare them with.
     """
-    holes = holes & ~np.isnan(x)
+    missing = missing & ~np.isnan(x)
     binary = posterior.model.layers[0].kind == "binary"
-    hollow = np.where(holes, np.nan, x.astype(np.float32))
-    imputed = posterior.impute(hollow, draws, how, of, seed)
-    log_conditional = posterior.log_conditional(x, holes, imputed.draws, conditional_draws, of, seed)
+    incomplete = np.where(missing, np.nan, x.astype(np.float32))
+    imputed = posterior.impute(incomplete, draws, how, of, seed)
+    log_conditional = posterior.log_conditional(x, missing, imputed.completions, conditional_draws, of, seed)
     own = {
         "log_conditional": float(log_conditional.mean()),
         "log_conditional_stderr": float(log_conditional.std(ddof=1) / math.sqrt(len(x))) if len(x) > 1 else math.nan,
     }
-    scores = {"doubly": errors(imputed.mean, x, holes, binary) | own}
+    scores = {"doubly": errors(imputed.mean, x, missing, binary) | own}
     some = train[np.random.default_rng(seed).permutation(len(train))[:MOST_TRAINING_ROWS]].astype(np.float64)
-    for name, fill in _others(x.shape[1]).items():
-        scores[name] = errors(np.clip(fill(some, hollow), 0, 1) if binary else fill(some, hollow), x, holes, binary)
-    return Report(scores, imputed, holes)
+    for name, impute in _others(x.shape[1]).items():
+        scores[name] = errors(
+            np.clip(impute(some, incomplete), 0, 1) if binary else impute(some, incomplete), x, missing, binary
+        )
+    return Report(scores, imputed, missing)
 
 
-def errors(mean: np.ndarray, truth: np.ndarray, holes: np.ndarray, binary: bool) -> dict[str, float]:
+def errors(mean: np.ndarray, truth: np.ndarray, missing: np.ndarray, binary: bool) -> dict[str, float]:
     """Of the hidden cells: root mean square error; of binary ones also the share that rounding gets wrong, the mean log
     loss, and the calibration error: how far, on average, the frequency of ones is from the probability predicted."""
-    predicted, x = mean[holes].astype(np.float64), truth[holes].astype(np.float64)
+    predicted, x = mean[missing].astype(np.float64), truth[missing].astype(np.float64)
     found = {"rmse": float(np.sqrt(np.mean((predicted - x) ** 2)))}
     if binary:
         p = predicted.clip(1e-3, 1 - 1e-3)  # a way that is certain and wrong would have an infinite loss
@@ -106,7 +108,7 @@ def _others(width: int) -> dict[str, Callable[[np.ndarray, np.ndarray], np.ndarr
     from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 
     def by(imputer: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-        return lambda train, hollow: np.asarray(imputer.fit(train).transform(hollow))
+        return lambda train, incomplete: np.asarray(imputer.fit(train).transform(incomplete))
 
     found = {
         "mean": by(SimpleImputer(keep_empty_features=True)),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Question:
+class EvaluateConfig:
     """What is asked of a run."""
 
     split: Split = "test"
@@ -46,9 +46,11 @@ class Question:
     @property
     def name(self) -> str:
         """What the answer is filed under: all that was asked for, where it is not the usual."""
-        plain, told = Question(), ("split", "of", "draws", "threads", "memory")
+        plain, told = EvaluateConfig(), ("split", "of", "draws", "threads", "memory")
         rest = {
-            field.name: getattr(self, field.name) for field in dataclasses.fields(Question) if field.name not in told
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(EvaluateConfig)
+            if field.name not in told
         }
         others = [f"{name}-{value}" for name, value in rest.items() if value != getattr(plain, name)]
         return "-".join([self.split, self.of, str(self.draws), *others]).replace("_", "-")

@@ -40,7 +40,7 @@ LABELS = {
 }
 
 
-class Track(NamedTuple):
+class History(NamedTuple):
     """What a run has written down: for every trace, a value for each epoch."""
 
     name: str
@@ -74,7 +74,7 @@ class Diagnosis(NamedTuple):
     traces: dict[str, Summary]
     temperature: Warmth | None
     verdict: list[str]
-    tracks: list[Track]
+    histories: list[History]
 
     def facts(self) -> dict[str, Any]:
         """As names and values, for JSON."""
@@ -105,17 +105,17 @@ def diagnose(*paths: str | Path) -> Diagnosis:
     """Look at the collected phase of one run, or of several that are chains of the same model on the same data."""
     runs = [Run(path) for path in paths]
     methods = _check_same_target(runs)
-    tracks = [track(run) for run in runs]
-    _check_enough(runs, tracks)
-    samples = min(int(track.collecting.sum()) for track in tracks)
-    traces = {name: summarise(values, name.startswith("predicted")) for name, values in collected(tracks).items()}
+    histories = [history(run) for run in runs]
+    _check_enough(runs, histories)
+    samples = min(int(history.collecting.sum()) for history in histories)
+    traces = {name: summarise(values, name.startswith("predicted")) for name, values in collected(histories).items()}
     warmth = temperature(methods[0].sampler, traces) if len({method.sampler for method in methods}) == 1 else None
     chance = chance_rhat(len(runs), samples)
-    verdict = list(_verdict(runs, methods, tracks, traces, warmth, chance))
-    return Diagnosis([str(run.path) for run in runs], samples, chance, traces, warmth, verdict, tracks)
+    verdict = list(_verdict(runs, methods, histories, traces, warmth, chance))
+    return Diagnosis([str(run.path) for run in runs], samples, chance, traces, warmth, verdict, histories)
 
 
-def track(run: Run) -> Track:
+def history(run: Run) -> History:
     """The traces of a run; what its warm-up by Adam has left belongs to the burn-in."""
     records = run.metrics()
     epoch = np.array([record["epoch"] for record in records], dtype=int)
@@ -123,16 +123,16 @@ def track(run: Run) -> Track:
     flat = [_flat(record) for record in records]
     names = dict.fromkeys(name for record in flat for name in record)
     values = {name: np.array([record.get(name, math.nan) for record in flat], dtype=float) for name in names}
-    return Track(str(run.path), epoch, collecting & (epoch > run.config.warmup), values)
+    return History(str(run.path), epoch, collecting & (epoch > run.config.warmup), values)
 
 
-def collected(tracks: Sequence[Track]) -> dict[str, np.ndarray]:
+def collected(histories: Sequence[History]) -> dict[str, np.ndarray]:
     """The traces that all chains have, as (chains, samples): of each chain its last, as many as the shortest has."""
-    samples = min(int(track.collecting.sum()) for track in tracks)
+    samples = min(int(history.collecting.sum()) for history in histories)
     found = {
-        name: np.stack([track.values[name][track.collecting][-samples:] for track in tracks])
-        for name in tracks[0].values
-        if all(name in track.values for track in tracks)
+        name: np.stack([history.values[name][history.collecting][-samples:] for history in histories])
+        for name in histories[0].values
+        if all(name in history.values for history in histories)
     }
     return {name: values for name, values in found.items() if np.isfinite(values).all()}
 
@@ -174,8 +174,8 @@ def _check_same_target(runs: Sequence[Run]) -> list[Method]:
     return methods
 
 
-def _check_enough(runs: Sequence[Run], tracks: Sequence[Track]) -> None:
-    for run, found in zip(runs, tracks, strict=True):
+def _check_enough(runs: Sequence[Run], histories: Sequence[History]) -> None:
+    for run, found in zip(runs, histories, strict=True):
         if (n := int(found.collecting.sum())) < LEAST:
             raise UserError(
                 f"a diagnosis needs at least {LEAST} epochs of collected samples, but {run.path} has {n}: "
@@ -229,13 +229,13 @@ def inference_data(*paths: str | Path) -> Any:
     """
     runs = [Run(path) for path in paths]
     _check_same_target(runs)
-    tracks = [track(run) for run in runs]
-    _check_enough(runs, tracks)
+    histories = [history(run) for run in runs]
+    _check_enough(runs, histories)
     chains = [run.posterior() for run in runs]
     found = dataclasses.replace(chains[0], others=chains[1:]).to_arviz()
-    traces = collected(tracks)
+    traces = collected(histories)
     samples = next(iter(traces.values())).shape[1]
-    epochs = np.stack([track.epoch[track.collecting][-samples:] for track in tracks])
+    epochs = np.stack([history.epoch[history.collecting][-samples:] for history in histories])
     found.add_groups(sample_stats=traces | {"epoch": epochs})
     return found
 
@@ -256,13 +256,13 @@ def save_inference_data(path: Path, *runs: str | Path) -> None:
 def _verdict(
     runs: Sequence[Run],
     methods: Sequence[Method],
-    tracks: Sequence[Track],
+    histories: Sequence[History],
     traces: dict[str, Summary],
     warmth: Warmth | None,
     chance: float,
 ) -> Iterator[str]:
     """What can be said, what speaks against convergence, and what cannot be told."""
-    lengths = [int(track.collecting.sum()) for track in tracks]
+    lengths = [int(history.collecting.sum()) for history in histories]
     noun = "samples" if {Every.parse(run.config.collect_every) for run in runs} == {Every(1, "epoch")} else "epochs"
     if len(set(lengths)) > 1:
         yield f"the chains have {_list(lengths)} {noun}: the last {min(lengths)} of each are compared"

@@ -12,14 +12,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from doubly.analysis.config import Question
+from doubly.analysis.config import EvaluateConfig
 from doubly.core.errors import UserError
 from doubly.core.files import write
 from doubly.core.statistics import stderr
 from doubly.core.types import Over
 from doubly.data import Data
-from doubly.latents import Annealing, Gap, Marginal, Scored, Scoring, check_refinable, is_exact
-from doubly.posterior.scores import summary
+from doubly.latents import (
+    OBJECTIVES,
+    Annealing,
+    Gap,
+    LikelihoodConfig,
+    Marginal,
+    RowLikelihoods,
+    check_refinable,
+    is_exact,
+)
+from doubly.posterior.scores import summarise
 from doubly.posterior.store import Posterior
 from doubly.runs.build import build
 from doubly.runs.fit import Interrupted, fit_config, resume, stop_signal, use_threads
@@ -35,7 +44,7 @@ class Found(NamedTuple):
     """What an evaluation comes to, and the scores of the rows behind it."""
 
     facts: dict[str, Any]
-    rows: Scored
+    rows: RowLikelihoods
 
 
 def evaluate(
@@ -45,45 +54,45 @@ def evaluate(
 
     The other arguments are the fields of `Question`. What is found of a split is filed in the first run's evaluations/.
     """
-    question = Question(**fields)
+    settings = EvaluateConfig(**fields)
     runs = [Run(folder) for folder in (path, *others)]
     data = runs[0].data()
     for run in runs[1:]:
         _check_same_data(runs[0], run)
-    rows = data.split(question.split) if x is None else x
+    rows = data.split(settings.split) if x is None else x
     if len({run.fingerprint for run in runs}) < len(runs):
         raise UserError("the same chain was named twice: name each run once")
-    if question.ais:  # refused before hours of scoring
-        _check_annealing(question, runs)
-    if question.refine:
+    if settings.ais:  # refused before hours of scoring
+        _check_annealing(settings, runs)
+    if settings.refine:
         for run in runs:
             check_refinable(build(run.config, run.facts).proposal)
-    with _at_work(question, runs[0], quiet) as options:
+    with _at_work(settings, runs[0], quiet) as options:
         chains = [run.posterior(**options) for run in runs]
         posterior = dataclasses.replace(chains[0], others=chains[1:])
-        how = Scoring(
-            question.draws, question.adaptive, refine=question.refine, memory=question.memory, seed=question.seed
+        how = LikelihoodConfig(
+            settings.draws, settings.adaptive, refine=settings.refine, memory=settings.memory, seed=settings.seed
         )
         # annealing first: what it finds is on the shelf until scoring, which goes on where it was stopped, is over
-        second = _second_opinion(question, posterior, rows) if question.ais else None
-        scored = posterior.score(rows, question.of, how, question.samples)
-    facts = _facts(question, posterior, data if x is None else None, rows, scored)
+        second = _second_opinion(settings, posterior, rows) if settings.ais else None
+        scored = posterior.row_likelihoods(rows, settings.of, how, settings.samples)
+    facts = _facts(settings, posterior, data if x is None else None, rows, scored)
     if second:
         facts["annealed"] = _annealed(*second) | _beside(second[0], scored)
     if x is None:
-        name = question.name + (f"-of-{len(runs)}-chains" if others else "")
+        name = settings.name + (f"-of-{len(runs)}-chains" if others else "")
         write(runs[0].path / "evaluations" / f"{name}.json", json.dumps(facts, indent=2).encode() + b"\n")
     return Found(facts, scored)
 
 
 def anneal(path: str | Path, quiet: bool = False, **fields: Any) -> dict[str, Any]:
     """What annealing alone says of held-out rows; the other arguments are the fields of `Question`."""
-    question, run = Question(**fields), Run(path)
-    _check_annealing(question, [run])
-    rows = run.data().split(question.split)
-    with _at_work(question, run, quiet) as options:
+    settings, run = EvaluateConfig(**fields), Run(path)
+    _check_annealing(settings, [run])
+    rows = run.data().split(settings.split)
+    with _at_work(settings, run, quiet) as options:
         posterior = run.posterior(**options)
-        found = _annealed(*_second_opinion(question, posterior, rows))
+        found = _annealed(*_second_opinion(settings, posterior, rows))
     posterior.tidy()
     return found
 
@@ -109,7 +118,7 @@ class Difference(NamedTuple):
     difference_stderr: float | None
 
 
-def paired(one: Scored, other: Scored) -> Difference:
+def paired(one: RowLikelihoods, other: RowLikelihoods) -> Difference:
     """The mean over rows of the difference; its error has the rows' spread in it, which holds the draws' error too."""
     gaps = (one.log_likelihood - other.log_likelihood).double()
     return Difference(gaps.mean().item(), stderr(gaps))
@@ -122,26 +131,28 @@ def curve(
     makers = {"samples": _over_samples, "draws": _over_draws, "training-draws": _over_training_draws}
     if over not in makers:
         raise UserError(f"over must be one of {', '.join(makers)}, got {over!r}")
-    points = list(makers[over](Run(path), values, quiet, Question(**fields)))
+    points = list(makers[over](Run(path), values, quiet, EvaluateConfig(**fields)))
     write(Path(path) / "evaluations" / f"curve-over-{over}.json", json.dumps(points, indent=1).encode() + b"\n")
     return points
 
 
-def _over_samples(run: Run, values: Sequence[int], quiet: bool, question: Question) -> Iterator[dict[str, Any]]:
+def _over_samples(run: Run, values: Sequence[int], quiet: bool, settings: EvaluateConfig) -> Iterator[dict[str, Any]]:
     posterior = run.posterior()
     posterior.mean()  # an error where there is none
     for samples in values or sorted({*posterior.means, posterior.collected}):
-        yield _point(run.path, samples, quiet, dataclasses.replace(question, of="mean", samples=samples))
+        yield _point(run.path, samples, quiet, dataclasses.replace(settings, of="mean", samples=samples))
 
 
-def _over_draws(run: Run, values: Sequence[int], quiet: bool, question: Question) -> Iterator[dict[str, Any]]:
-    for draws in values or [*(k for k in DRAWS_OF_CURVE if k < question.draws), question.draws]:
-        yield _point(run.path, draws, quiet, dataclasses.replace(question, draws=draws))
+def _over_draws(run: Run, values: Sequence[int], quiet: bool, settings: EvaluateConfig) -> Iterator[dict[str, Any]]:
+    for draws in values or [*(k for k in DRAWS_OF_CURVE if k < settings.draws), settings.draws]:
+        yield _point(run.path, draws, quiet, dataclasses.replace(settings, draws=draws))
 
 
-def _over_training_draws(run: Run, values: Sequence[int], quiet: bool, question: Question) -> Iterator[dict[str, Any]]:
+def _over_training_draws(
+    run: Run, values: Sequence[int], quiet: bool, settings: EvaluateConfig
+) -> Iterator[dict[str, Any]]:
     """Runs that differ in the draws of a training step only are fitted beside this one, and found again next time."""
-    least = 2 if run.config.objective.startswith("vimco") else 1  # which compares draws
+    least = OBJECTIVES.make(run.config.objective).least_draws
     for draws in values or [draws for draws in TRAINING_DRAWS_OF_CURVE if draws >= least]:
         folder = run.path
         if draws != run.config.draws:
@@ -150,17 +161,17 @@ def _over_training_draws(run: Run, values: Sequence[int], quiet: bool, question:
                 resume(folder, quiet)
             else:
                 fit_config(dataclasses.replace(run.config, draws=draws), folder, quiet=quiet)
-        yield _point(folder, draws, quiet, question)
+        yield _point(folder, draws, quiet, settings)
 
 
-def _point(path: Path, at: int, quiet: bool, question: Question) -> dict[str, Any]:
-    return {"at": at, **evaluate(path, quiet=quiet, **vars(question)).facts}
+def _point(path: Path, at: int, quiet: bool, settings: EvaluateConfig) -> dict[str, Any]:
+    return {"at": at, **evaluate(path, quiet=quiet, **vars(settings)).facts}
 
 
 @contextmanager
-def _at_work(question: Question, run: Run, quiet: bool) -> Iterator[dict[str, Any]]:
+def _at_work(settings: EvaluateConfig, run: Run, quiet: bool) -> Iterator[dict[str, Any]]:
     """Threads, progress, and a stop that leaves unfinished work on the shelf; gives the posterior's options."""
-    with Progress(quiet) as shown, stop_signal() as stopped, use_threads(question.threads or run.config.threads):
+    with Progress(quiet) as shown, stop_signal() as stopped, use_threads(settings.threads or run.config.threads):
 
         def progress(what: str, share: float) -> None:
             shown.show(f"{what}: {share:.0%}")
@@ -168,53 +179,53 @@ def _at_work(question: Question, run: Run, quiet: bool) -> Iterator[dict[str, An
                 raise Interrupted("stopped; what was done is kept, and the same command goes on from there", stopped[0])
 
         yield {
-            "refit_passes": question.refit,
-            "refit_objective": question.refit_objective,
+            "refit_passes": settings.refit,
+            "refit_objective": settings.refit_objective,
             "progress": progress,
         }
 
 
 def _facts(
-    question: Question, posterior: Posterior, data: Data | None, rows: np.ndarray, scored: Scored
+    settings: EvaluateConfig, posterior: Posterior, data: Data | None, rows: np.ndarray, scored: RowLikelihoods
 ) -> dict[str, Any]:
     found: dict[str, Any] = {
-        **summary(scored)._asdict(),
+        **summarise(scored)._asdict(),
         "epoch": posterior.epoch,
         "collected": posterior.collected,
         "chains": 1 + len(posterior.others),
         "exact": is_exact(posterior.model, posterior.method.proposal),
-        **{name: value for name, value in vars(question).items() if name not in ("threads", "memory")},
+        **{name: value for name, value in vars(settings).items() if name not in ("threads", "memory")},
     }
     if data is None:
         del found["split"]
     elif data.log_density is not None:
         found["truth"] = float(data.log_density(rows).mean())
     if found["unreliable"]:
-        found["advice"] = _advice(question, posterior)
+        found["advice"] = _advice(settings, posterior)
     return found
 
 
-def _advice(question: Question, posterior: Posterior) -> list[str]:
+def _advice(settings: EvaluateConfig, posterior: Posterior) -> list[str]:
     """What may help rows whose draws miss much of p(z | x), of what can be done here and was not."""
     can_refine = posterior.method.proposal.n_row_biases > 0
-    one_model = question.of != "ensemble" and not posterior.others
+    one_model = settings.of != "ensemble" and not posterior.others
     return [
         "more --draws",
         "a longer --refit",
-        *["--refine 200"] * (can_refine and not question.refine),
-        *["--ais 1000"] * (one_model and not question.ais and Annealing().serves(posterior.model)),
+        *["--refine 200"] * (can_refine and not settings.refine),
+        *["--ais 1000"] * (one_model and not settings.ais and Annealing().serves(posterior.model)),
     ]
 
 
-def _annealing(question: Question) -> Annealing:
-    return Annealing(temperatures=question.ais, chains=question.ais_chains)
+def _annealing(settings: EvaluateConfig) -> Annealing:
+    return Annealing(temperatures=settings.ais, chains=settings.ais_chains)
 
 
-def _second_opinion(question: Question, posterior: Posterior, rows: np.ndarray) -> tuple[Marginal, Gap]:
+def _second_opinion(settings: EvaluateConfig, posterior: Posterior, rows: np.ndarray) -> tuple[Marginal, Gap]:
     """Annealed importance sampling on the first rows, and how far apart its bounds are on rows of the model."""
-    some, how = rows[: question.ais_rows], _annealing(question)
-    found = posterior.anneal(some, how, question.of, question.samples, question.seed)
-    return found, posterior.annealing_gap(min(len(some), GAP_ROWS), how, question.of, question.samples, question.seed)
+    some, how = rows[: settings.ais_rows], _annealing(settings)
+    found = posterior.anneal(some, how, settings.of, settings.samples, settings.seed)
+    return found, posterior.annealing_gap(min(len(some), GAP_ROWS), how, settings.of, settings.samples, settings.seed)
 
 
 def _annealed(found: Marginal, gap: Gap) -> dict[str, Any]:
@@ -227,18 +238,18 @@ def _annealed(found: Marginal, gap: Gap) -> dict[str, Any]:
     }
 
 
-def _beside(found: Marginal, scored: Scored) -> dict[str, Any]:
+def _beside(found: Marginal, scored: RowLikelihoods) -> dict[str, Any]:
     """How much more annealing gives than importance sampling gives the same rows."""
     gaps = (found.log_likelihood - scored.log_likelihood[: len(found.log_likelihood)]).double()
     return {"above_score": gaps.mean().item(), "above_score_stderr": stderr(gaps)}
 
 
-def _check_annealing(question: Question, runs: Sequence[Run]) -> None:
-    if question.of == "ensemble" or len(runs) > 1:
+def _check_annealing(settings: EvaluateConfig, runs: Sequence[Run]) -> None:
+    if settings.of == "ensemble" or len(runs) > 1:
         raise UserError("annealing is for one set of weights: of one run, --of mean or --of last; or leave --ais out")
-    if question.ais_rows < 1:
-        raise UserError(f"ais_rows must be at least 1, got {question.ais_rows}")
-    _annealing(question).check(build(runs[0].config, runs[0].facts).model)
+    if settings.ais_rows < 1:
+        raise UserError(f"ais_rows must be at least 1, got {settings.ais_rows}")
+    _annealing(settings).check(build(runs[0].config, runs[0].facts).model)
 
 
 def _check_same_data(one: Run, other: Run) -> None:

@@ -1,4 +1,4 @@
-"""`doubly impute`: from a run and a file with holes to completed rows, or to scores of how well that goes."""
+"""`doubly impute`: from a run and a file with missing to completed rows, or to scores of how well that goes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from doubly.analysis.accuracy import judge, mask
+from doubly.analysis.accuracy import imputation_accuracy, mask
 from doubly.analysis.report.files import check_place, save, save_columns, save_rows
 from doubly.core.errors import UserError
 from doubly.core.types import Hide, Of, Split
 from doubly.data import read_rows
-from doubly.latents.completions import Imputation
+from doubly.latents.completions import ImputeConfig
 from doubly.posterior.store import Posterior
 from doubly.runs.fit import use_threads
 from doubly.runs.folder import Run
@@ -23,11 +23,11 @@ SHOWN = 12  # rows in the picture
 
 
 @dataclass(frozen=True)
-class Filler:
+class Imputer:
     """A run and how it fills in."""
 
     run: Run
-    how: Imputation
+    how: ImputeConfig
     draws: int
     of: Of
     refit: int
@@ -42,56 +42,58 @@ class Filler:
             )
 
 
-def fill_file(filler: Filler, input: str, out: str | None) -> dict[str, Any]:
+def impute_file(imputer: Imputer, input: str, out: str | None) -> dict[str, Any]:
     """Complete the rows of a file; binary cells are rounded, so that a row is one that could be."""
-    run = filler.run
+    run = imputer.run
     if out is None or Path(out).suffix.lower() not in (".csv", ".npz", ".npy"):
         raise UserError(f"name a file ending in .csv, .npz or .npy for the completed rows (--out), got {out!r}")
     check_place(Path(out))
     x, left_out = given = read_rows(input, run.columns)
-    holes = np.isnan(x)
-    empty = int(holes.all(1).sum())
-    with filler.posterior() as posterior:
-        found = posterior.impute(x, filler.draws, filler.how, filler.of, filler.seed)
+    missing = np.isnan(x)
+    empty = int(missing.all(1).sum())
+    with imputer.posterior() as posterior:
+        found = posterior.impute(x, imputer.draws, imputer.how, imputer.of, imputer.seed)
     binary = run.facts.kind == "binary"
-    rows = np.where(holes, np.round(found.mean) if binary else found.mean, x)
+    rows = np.where(missing, np.round(found.mean) if binary else found.mean, x)
     if Path(out).suffix.lower() == ".npz":
-        save_columns(Path(out), {"rows": rows, "holes": holes, **found._asdict()})
+        save_columns(Path(out), {"rows": rows, "missing": missing, **found._asdict()})
     else:
         save_rows(Path(out), rows.astype(np.uint8) if binary else rows, run.facts.shape, run.columns)
-    words = [f"{int(holes.sum())} missing values of {len(x)} rows filled in: {out}"]
+    words = [f"{int(missing.sum())} missing values of {len(x)} rows filled in: {out}"]
     if empty:
         words.append(f"note: {empty} rows had no value at all, and are filled in from the model alone")
     words += [given.note] if left_out else []
-    facts = {"rows": len(x), "missing": int(holes.sum()), "empty_rows": empty, "left_out": list(left_out), "out": out}
+    facts = {"rows": len(x), "missing": int(missing.sum()), "empty_rows": empty, "left_out": list(left_out), "out": out}
     return facts | {"words": "\n".join(words)}
 
 
-def hollow(filler: Filler, hide: Hide, share: float, split: Split, n: int, out: str | None) -> dict[str, Any]:
+def impute_hidden(imputer: Imputer, hide: Hide, share: float, split: Split, n: int, out: str | None) -> dict[str, Any]:
     """Hide cells of known rows, fill them in, and compare; with images, a picture of what was, was left, and came."""
-    run = filler.run
+    run = imputer.run
     data = run.data()
     if n < 1:
         raise UserError(f"the number of rows to hollow must be at least 1, got {n}")
     x = data.split(split)[:n]
-    holes = mask(hide, len(x), data.shape, share, filler.seed)
-    with filler.posterior() as posterior:
-        report = judge(posterior, x, data.split("train"), holes, filler.draws, filler.how, filler.of, seed=filler.seed)
-    facts = {"hide": hide, "split": split, "n": len(x), "draws": filler.draws, "of": filler.of, "seed": filler.seed}
+    missing = mask(hide, len(x), data.shape, share, imputer.seed)
+    with imputer.posterior() as posterior:
+        report = imputation_accuracy(
+            posterior, x, data.split("train"), missing, imputer.draws, imputer.how, imputer.of, seed=imputer.seed
+        )
+    facts = {"hide": hide, "split": split, "n": len(x), "draws": imputer.draws, "of": imputer.of, "seed": imputer.seed}
     words = _table(report.scores)
     if len(data.shape) == 2:
         picture = Path(out) if out else run.path / "figures" / f"completed-{hide}.png"
-        _picture(picture, x, holes, report.imputed.draws[0], data.shape)
+        _picture(picture, x, missing, report.imputed.completions[0], data.shape)
         words += f"\npicture: {picture}"
-    return facts | vars(filler.how) | {"hidden_cells": int(holes.sum()), "scores": report.scores, "words": words}
+    return facts | vars(imputer.how) | {"hidden_cells": int(missing.sum()), "scores": report.scores, "words": words}
 
 
-def _picture(path: Path, x: np.ndarray, holes: np.ndarray, filled: np.ndarray, shape: tuple[int, ...]) -> None:
+def _picture(path: Path, x: np.ndarray, missing: np.ndarray, completed: np.ndarray, shape: tuple[int, ...]) -> None:
     """Three lines of images: originals, what was left of them (hidden cells grey), and one completion of each."""
     from doubly.analysis.report.figures import image_rows, png  # matplotlib is slow to load
 
-    left = np.where(holes, 0.4, x)
-    save(path, png(image_rows([x[:SHOWN], left[:SHOWN], filled[:SHOWN]], ["original", "left", "completed"], shape)))
+    left = np.where(missing, 0.4, x)
+    save(path, png(image_rows([x[:SHOWN], left[:SHOWN], completed[:SHOWN]], ["original", "left", "completed"], shape)))
 
 
 def _table(scores: dict[str, dict[str, float]]) -> str:

@@ -13,7 +13,7 @@ from doubly.core.errors import UserError
 from doubly.data import load
 from doubly.kernels.choose import compiling
 from doubly.latents import nais
-from doubly.layers.chain import Chain, ChainTrack
+from doubly.layers.chain import Chain, ChainVJP
 from doubly.runs.build import build
 from doubly.runs.config import Config
 from doubly.runs.fit import check_device, enough_threads, use_threads
@@ -81,9 +81,9 @@ def _steps(method: Method, train: torch.Tensor) -> Callable[[int], None]:
 def _phases(method: Method, stats: Any, whole: float) -> list[Phase]:
     """Shares by the functions in which the phases are, which do not call each other."""
     functions: dict[str, list[Callable[..., Any]]] = {
-        "draw from the proposal": [Chain.draw, Chain.track_draw],
-        "log p": [Chain.log_prob, Chain.track],
-        "backward": [nais._gradients, ChainTrack.pull],
+        "draw from the proposal": [Chain.draw, Chain.draw_vjp],
+        "log p": [Chain.log_prob, Chain.log_prob_vjp],
+        "backward": [nais._gradients, ChainVJP.vjp],
         "estimator, the rest": [type(method.estimator).__call__],
         "sampler": [type(method.sampler).ask, type(method.sampler).tell],
         "prior": [type(method.prior).added],

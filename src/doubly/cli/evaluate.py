@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from doubly.analysis.config import Question
+from doubly.analysis.config import EvaluateConfig
 from doubly.cli.formatting import RunFolder, RunFolders, no_nan, some
 from doubly.core.types import Over
 
 
 @dataclass(frozen=True)
-class Evaluate(Question):
+class Evaluate(EvaluateConfig):
     """Log-likelihood of held-out rows, by importance sampling with a proposal fitted to the weights scored."""
 
     folders: RunFolders = ()
@@ -33,7 +33,7 @@ class Evaluate(Question):
         if self.rows:
             check_columns(Path(self.rows))
         given = None if self.input is None else read_rows(self.input, Run(some(self.folders)[0]).columns)
-        facts, scored = evaluate(*some(self.folders), x=given.rows if given else None, **_question(self))
+        facts, scored = evaluate(*some(self.folders), x=given.rows if given else None, **_settings(self))
         if given and given.note:
             print(f"doubly: {given.note}", file=sys.stderr)
         if self.rows:
@@ -42,7 +42,7 @@ class Evaluate(Question):
 
 
 @dataclass(frozen=True)
-class Compare(Question):
+class Compare(EvaluateConfig):
     """Several runs on the same rows: the difference of each to the best, row by row, with its standard error."""
 
     folders: RunFolders = ()
@@ -52,7 +52,7 @@ class Compare(Question):
     def run(self) -> None:
         from doubly.analysis.evaluate import compare
 
-        found = compare(self.folders, **_question(self))
+        found = compare(self.folders, **_settings(self))
         if self.json:
             print(json.dumps(no_nan(found)))
             return
@@ -65,7 +65,7 @@ class Compare(Question):
 
 
 @dataclass(frozen=True)
-class Curve(Question):
+class Curve(EvaluateConfig):
     """Log-likelihood against the samples in the mean, the draws that score, or the draws of a training step."""
 
     folder: RunFolder = ""
@@ -82,7 +82,7 @@ class Curve(Question):
         from doubly.analysis.report.figures import png
         from doubly.analysis.report.files import save
 
-        points = curve(some((self.folder,) if self.folder else ())[0], self.over, self.at, **_question(self))
+        points = curve(some((self.folder,) if self.folder else ())[0], self.over, self.at, **_settings(self))
         picture = Path(self.folder) / "figures" / f"curve-over-{self.over}.png"
         save(picture, png(draw(points, self.over)))
         if self.json:
@@ -114,7 +114,7 @@ class Diagnose:
         if self.out:
             save_inference_data(Path(self.out), *self.folders)
         picture = Path(self.folders[0]) / "figures" / "traces.png"
-        save(picture, png(traces(found.tracks)))
+        save(picture, png(traces(found.histories)))
         if self.json:
             print(json.dumps(no_nan(found.facts() | {"picture": str(picture)})))
             return
@@ -122,9 +122,9 @@ class Diagnose:
         print(f"picture: {picture}")
 
 
-def _question(command: Question) -> dict[str, Any]:
+def _settings(command: EvaluateConfig) -> dict[str, Any]:
     """The fields of a command that belong to its question."""
-    return {field.name: getattr(command, field.name) for field in dataclasses.fields(Question)}
+    return {field.name: getattr(command, field.name) for field in dataclasses.fields(EvaluateConfig)}
 
 
 def _verdict(facts: dict[str, Any], input: str | None) -> str:

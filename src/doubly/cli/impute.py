@@ -9,7 +9,7 @@ import tyro
 
 from doubly.cli.formatting import RunFolder, no_nan
 from doubly.core.errors import UserError
-from doubly.core.types import Filling, Hide, Of, Split
+from doubly.core.types import Hide, ImputeMethod, Of, Split
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Impute:
     """Completions of each row, spread over the samples of the weights."""
     of: Of = "ensemble"
     """Weights to fill in with."""
-    method: Filling = "chain"
+    method: ImputeMethod = "chain"
     """chain: draws given what is there. paper: the paper's own way, which does not correct what the proposal draws."""
     sweeps: int = 100
     """Sweeps of each chain."""
@@ -71,16 +71,16 @@ class Impute:
     """Print one JSON object."""
 
     def run(self) -> None:
-        from doubly.analysis.impute import Filler, fill_file, hollow
-        from doubly.latents.completions import Imputation
+        from doubly.analysis.impute import Imputer, impute_file, impute_hidden
+        from doubly.latents.completions import ImputeConfig
         from doubly.runs.folder import Run
 
-        how = Imputation(method=self.method, sweeps=self.sweeps)
-        filler = Filler(Run(self.folder), how, self.draws, self.of, self.refit, self.seed, self.threads)
+        how = ImputeConfig(method=self.method, sweeps=self.sweeps)
+        imputer = Imputer(Run(self.folder), how, self.draws, self.of, self.refit, self.seed, self.threads)
         if self.input is not None and self.hide is None:
-            found = fill_file(filler, self.input, self.out)
+            found = impute_file(imputer, self.input, self.out)
         elif self.hide is not None and self.input is None:
-            found = hollow(filler, self.hide, self.share, self.split, self.n, self.out)
+            found = impute_hidden(imputer, self.hide, self.share, self.split, self.n, self.out)
         else:
             raise UserError("give rows with holes (--input FILE) or hide some of known rows (--hide), one of the two")
         words = found.pop("words")

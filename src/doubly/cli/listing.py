@@ -28,7 +28,7 @@ REGISTRIES: dict[str, Registry] = {
 }
 
 
-def catalogue() -> dict[str, Any]:
+def registries() -> dict[str, Any]:
     """All members with a line on each and their options."""
     found: dict[str, Any] = {
         title: {
@@ -45,7 +45,7 @@ def catalogue() -> dict[str, Any]:
 def table() -> str:
     """The same for people to read."""
     lines = []
-    for title, members in catalogue().items():
+    for title, members in registries().items():
         lines.append(title)
         for name, entry in members.items():
             if isinstance(entry, str):

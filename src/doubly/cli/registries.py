@@ -12,6 +12,6 @@ class List:
     """Print one JSON object."""
 
     def run(self) -> None:
-        from doubly.cli.listing import catalogue, table
+        from doubly.cli.listing import registries, table
 
-        print(json.dumps(catalogue()) if self.json else table(), end="\n")
+        print(json.dumps(registries()) if self.json else table(), end="\n")

@@ -7,7 +7,7 @@ from torch import Tensor
 Tensors = dict[str, Tensor]
 
 
-class Shelf(Protocol):
+class Cache(Protocol):
     """Stores tensors by name."""
 
     def get(self, name: str) -> Tensors | None:
@@ -20,7 +20,7 @@ class Shelf(Protocol):
         """It is of no more use."""
 
 
-class Nowhere:
+class NoCache:
     """A shelf for those who have none."""
 
     def get(self, name: str) -> Tensors | None:

@@ -16,7 +16,7 @@ describe     list, info and check
 
 from doubly.data.bars import bars_entropy, bars_log_density, sample_bars
 from doubly.data.columns import Column, Columns
-from doubly.data.dataset import SPLITS, Data, Kind, Origin, check_binary, missing, sample_bits, unscaled
+from doubly.data.dataset import SPLITS, Data, Kind, Origin, check_binary, missing_mask, sample_bits, unscaled
 from doubly.data.files import read_rows, read_table
 from doubly.data.formats import SUFFIXES
 from doubly.data.load import DATASETS, absolute, file_options, load
@@ -38,7 +38,7 @@ __all__ = [
     "data_folder",
     "file_options",
     "load",
-    "missing",
+    "missing_mask",
     "read_rows",
     "read_table",
     "sample_bars",

@@ -306,13 +306,13 @@ def _encoded(column: Column, sheet: Sheet, at: int) -> np.ndarray:
     """The cells of one column, rows by its width."""
     values = sheet.columns[at]
     if column.kind == "category" or column.boolean:
-        places = {level: place for place, level in enumerate(column.levels)}
+        index = {level: place for place, level in enumerate(column.levels)}
         if column.boolean:
-            places |= {"0": 0, "1": 1} | {level.lower(): place for level, place in places.items()}
+            index |= {"0": 0, "1": 1} | {level.lower(): place for level, place in index.items()}
         texts = [_text(value) for value in values]
         if column.boolean:
-            texts = [text if text is None or text in places else text.lower() for text in texts]
-        codes = np.array([-1 if text is None else places.get(text, -2) for text in texts], dtype=int)
+            texts = [text if text is None or text in index else text.lower() for text in texts]
+        codes = np.array([-1 if text is None else index.get(text, -2) for text in texts], dtype=int)
         if (codes == -2).any():
             row = int((codes == -2).argmax())
             raise UserError(

@@ -89,7 +89,7 @@ class Data:
                 object.__setattr__(self, split, as_kind(rows, self.kind, where))
         if min(self.shape, default=0) < 1 or math.prod(self.shape) != self.width:
             raise UserError(f"{self.name} has {self.width} columns, which do not fill the shape {self.shape}")
-        empty = missing(self.train).all(0)
+        empty = missing_mask(self.train).all(0)
         if empty.any():
             at = int(empty.argmax())
             name = repr(self.columns.columns[self.columns.sources[at]].name) if self.columns else f"{at} (from 0)"
@@ -99,9 +99,9 @@ class Data:
             )
 
     @cached_property
-    def holes(self) -> bool:
+    def has_missing(self) -> bool:
         """Whether any cell of any split is missing."""
-        return any(bool(missing(getattr(self, split)).any()) for split in SPLITS)
+        return any(bool(missing_mask(getattr(self, split)).any()) for split in SPLITS)
 
     @property
     def width(self) -> int:
@@ -153,7 +153,7 @@ def _neither(rows: np.ndarray) -> np.ndarray:
     return found & ~np.isnan(rows) if rows.dtype.kind == "f" else found
 
 
-def missing(rows: np.ndarray) -> np.ndarray:
+def missing_mask(rows: np.ndarray) -> np.ndarray:
     """Which cells are missing."""
     return np.isnan(rows) if rows.dtype.kind == "f" else np.broadcast_to(np.False_, rows.shape)
 
@@ -164,7 +164,7 @@ def unscaled(rows: np.ndarray) -> np.ndarray:
     >>> unscaled(np.array([[0.0, 170, 5], [1, 180, 5]]))
     array([False,  True, False])
     """
-    known = np.ma.masked_array(rows, missing(rows))
+    known = np.ma.masked_array(rows, missing_mask(rows))
     mean, sd = np.abs(known.mean(0).filled(0)), known.std(0).filled(0)
     return (sd > 0) & ((np.maximum(mean, sd) > 5) | (sd < 0.05))
 
@@ -175,7 +175,7 @@ def as_kind(rows: np.ndarray, kind: Kind, where: str, place: Callable[[Place], s
         if not is_binary(rows):
             at = first_place(_neither(rows))
             raise UserError(f"{where} is said to be binary, but {_place(at)} is {rows[at]:.6g}: give 0 or 1")
-        return np.ascontiguousarray(rows, dtype=np.float32 if missing(rows).any() else np.uint8)
+        return np.ascontiguousarray(rows, dtype=np.float32 if missing_mask(rows).any() else np.uint8)
     with np.errstate(over="ignore"):
         narrow = np.ascontiguousarray(rows, dtype=np.float32)
     if np.isinf(narrow).any():

@@ -13,7 +13,7 @@ import numpy as np
 from doubly.core.errors import UserError
 from doubly.core.registry import describe
 from doubly.data.columns import Columns
-from doubly.data.dataset import SPLITS, is_binary, missing, unscaled
+from doubly.data.dataset import SPLITS, is_binary, missing_mask, unscaled
 from doubly.data.fetch import remembered, sha256
 from doubly.data.files import read_raw
 from doubly.data.load import DATASETS, file_options, load
@@ -52,7 +52,7 @@ def info(name: str, download: bool = False) -> dict[str, Any]:
         "rows": {split: len(rows) for split, rows in table.splits.items()},
         "dynamic": table.dynamic,
         **{split: _moments(rows) for split, rows in table.splits.items()},
-        "missing": {split: int(missing(rows).sum()) for split, rows in table.splits.items()},
+        "missing": {split: int(missing_mask(rows).sum()) for split, rows in table.splits.items()},
         "constant": _labels(table, _constant(train)),
         "repeated": {
             "within train": len(train) - len(_keys(train)),
@@ -126,9 +126,9 @@ def _read(name: str) -> _Table:
     if _base(name) not in DATASETS and not name.partition(":")[0].endswith(".py"):
         path, options = file_options(name)
         raw = read_raw(path, options)
-        whole = not any(missing(rows).any() for rows in raw.splits.values())
+        whole = not any(missing_mask(rows).any() for rows in raw.splits.values())
         if not (options.binarise and whole):
-            known = (rows[~missing(rows)] for rows in raw.splits.values())
+            known = (rows[~missing_mask(rows)] for rows in raw.splits.values())
             kind = "binary" if all(is_binary(rows) for rows in known) else "real"
             return _Table(raw.name, raw.splits, raw.shape, kind, False, raw.columns)
     data = load(name)
@@ -162,7 +162,7 @@ def _fingerprint(table: _Table) -> str:
     digest = hashlib.sha256()
     for split in SPLITS:
         rows = table.splits[split]
-        whole = not missing(rows).any()
+        whole = not missing_mask(rows).any()
         digest.update(rows.astype(np.uint8 if table.kind == "binary" and whole else np.float32).tobytes())
     return digest.hexdigest()
 
@@ -211,15 +211,17 @@ def _sizes(table: _Table) -> list[str]:
 def _values(table: _Table) -> list[str]:
     found = []
     for split, rows in table.splits.items():
-        holes = missing(rows)
-        if holes.any():
-            lines, empty = int(holes.any(1).sum()), int(holes.all(1).sum())
+        missing = missing_mask(rows)
+        if missing.any():
+            lines, empty = int(missing.any(1).sum()), int(missing.all(1).sum())
             rest = f", {empty} of which have no value at all" if empty else ""
-            found.append(f"{split} has {int(holes.sum())} missing cells in {lines} rows{rest}: they count for nothing")
+            found.append(
+                f"{split} has {int(missing.sum())} missing cells in {lines} rows{rest}: they count for nothing"
+            )
     if table.kind == "binary":
         return found
     train = table.splits["train"]
-    known = train[~missing(train)]
+    known = train[~missing_mask(train)]
     if (
         table.columns is None
         and known.size
@@ -245,7 +247,7 @@ def _columns(table: _Table) -> list[str]:
     if constant.any():
         found.append(f"{_count(constant, 'column')} constant in train: {_some(_labels(table, constant))}")
     for split in ("valid", "test"):
-        unseen = constant & ((table.splits[split] != _first_known(train)) & ~missing(table.splits[split])).any(0)
+        unseen = constant & ((table.splits[split] != _first_known(train)) & ~missing_mask(table.splits[split])).any(0)
         if unseen.any():
             found.append(
                 f"{_count(unseen, 'column')} constant in train but not in {split}, where the score will suffer: "
@@ -282,7 +284,7 @@ def _constant(rows: np.ndarray) -> np.ndarray:
 
 def _first_known(rows: np.ndarray) -> np.ndarray:
     """Of each column the first value that is not missing, NaN where all are."""
-    return rows[(~missing(rows)).argmax(0), np.arange(rows.shape[1])]
+    return rows[(~missing_mask(rows)).argmax(0), np.arange(rows.shape[1])]
 
 
 def _keys(rows: np.ndarray) -> set[bytes]:
@@ -295,7 +297,7 @@ def _shared(table: _Table, split: str) -> int:
 
 
 def _moments(rows: np.ndarray) -> dict[str, float]:
-    known = rows[~missing(rows)]
+    known = rows[~missing_mask(rows)]
     if not known.size:
         return {}
     if known.dtype == np.uint8 and known.max() <= 1:  # bits need no table of squares eight times their size

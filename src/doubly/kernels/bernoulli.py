@@ -19,11 +19,11 @@ def log_prob(logits: Tensor, value: Tensor) -> Tensor:
     return (fused_log_prob if choose.fused(logits, fixed=(value,)) else plain_log_prob)(logits, value)
 
 
-def known_log_prob(logits: Tensor, value: Tensor) -> Tensor:
+def observed_log_prob(logits: Tensor, value: Tensor) -> Tensor:
     """The sum over those entries of the value that are not NaN."""
-    holes = value.isnan()
+    missing = value.isnan()
     # a 0 that is as good as certain has neither density nor gradient left
-    return log_prob(logits.masked_fill(holes, CERTAINLY_0), value.masked_fill(holes, 0))
+    return log_prob(logits.masked_fill(missing, CERTAINLY_0), value.masked_fill(missing, 0))
 
 
 def cells(logits: Tensor, value: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def log_prob(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor) -> Te
     if not (given.shape[-1] and given.shape[:-1] == shape[:-1] and choose.fused(given, weight, offset, fixed=(value,))):
         return bernoulli.log_prob(affine(given, weight, offset), value)
     if not choose.wants_grad(given, weight, offset):
-        return track(given, weight, offset, value, back=False).log_prob
+        return log_prob_vjp(given, weight, offset, value, grad=False).log_prob
     rows = as_rows(given, given.shape), weight, as_rows(offset, shape), as_rows(value, shape)
     found: Tensor = _LogProb.apply(*rows)
     return found if len(shape) == 2 else found.view(shape[:-1])
@@ -100,7 +100,7 @@ class Linear:
     residual: Tensor
     alike: Alike | None = None
 
-    def pull(self, weight: Tensor, of_weight: Tensor, of_bias: Tensor) -> None:
+    def vjp(self, weight: Tensor, of_weight: Tensor, of_bias: Tensor) -> None:
         """Write the gradients with respect to W and b of the weighted sum over the rows."""
         weight = weight.reshape(-1)
         alike = self.alike if self.alike is not None and self.alike.worth(BACK) else None
@@ -119,24 +119,24 @@ class Linear:
         of_weight.copy_(columns.t())
 
 
-def track(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor, back: bool) -> Linear:
+def log_prob_vjp(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor, grad: bool) -> Linear:
     """Of a value that is there. Row k of the value is row k % n of the n that are given, or the other way round."""
     shape = broadcast((*given.shape[:-1], weight.shape[0]), value.shape)
     given, rows, offset = _given_rows(given, shape), as_rows(value, shape), as_rows(offset, shape)
     if len(given) < len(rows):
-        log_prob, residual = bernoulli.run(torch.addmm(offset, given, weight.t()), rows, None, back)
+        log_prob, residual = bernoulli.run(torch.addmm(offset, given, weight.t()), rows, None, grad)
         return Linear(log_prob.view(shape[:-1]), given, residual)
     alike = compare(given, shape)
     if alike is not None and len(offset) in (1, len(alike.common)):
-        log_prob, residual = _score_alike(alike, weight, offset, rows, None, back)
+        log_prob, residual = _score_alike(alike, weight, offset, rows, None, grad)
     else:
         alike = None
-        log_prob, residual = _score_in_place(given, weight, offset, rows, back)
+        log_prob, residual = _score_in_place(given, weight, offset, rows, grad)
     return Linear(log_prob.view(shape[:-1]), given, residual, alike)
 
 
-def track_draw(
-    given: Tensor, weight: Tensor, bias: Tensor, rng: torch.Generator, draws: int | None, back: bool
+def draw_vjp(
+    given: Tensor, weight: Tensor, bias: Tensor, rng: torch.Generator, draws: int | None, grad: bool
 ) -> tuple[Tensor, Linear]:
     """Of a value that is drawn; with `draws`, so many for each row that is given."""
     shape = (*given.shape[:-1], weight.shape[0]) if draws is None else (draws, *given.shape[:-1], weight.shape[0])
@@ -144,9 +144,9 @@ def track_draw(
     rows = value.view(-1, shape[-1])
     alike = compare(given, shape) if draws is None else None
     if alike is not None:
-        log_prob, residual = _score_alike(alike, weight, bias[None], rows, rng, back)
+        log_prob, residual = _score_alike(alike, weight, bias[None], rows, rng, grad)
     else:
-        log_prob, residual = bernoulli.run(torch.addmm(bias, given, weight.t()), rows, rng, back)
+        log_prob, residual = bernoulli.run(torch.addmm(bias, given, weight.t()), rows, rng, grad)
     return value, Linear(log_prob.view(shape[:-1]), given, residual, alike)
 
 

@@ -15,7 +15,7 @@ class Summary(NamedTuple):
 
     weight: Tensor
     log_mean: Tensor
-    effective: Tensor
+    ess: Tensor
 
 
 def summarise(log_p: Tensor, log_q: Tensor) -> Summary:

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from doubly.core.errors import UserError
 from doubly.kernels.noise import normal
-from doubly.latents.importance import Marginal, effective, log_mean_weight, normalised
-from doubly.latents.sweep import log_odds, sweep
+from doubly.latents.importance import Marginal, ess, log_mean_weight, normalised
+from doubly.latents.sweep import is_swept, sweep
 from doubly.layers.chain import Chain, Values, nothing
 
 Schedule = Literal["sigmoid", "linear"]
@@ -67,7 +67,7 @@ class Annealing:
     >>> theta = model.init(rng)
     >>> x, z1 = model.sample(theta, 2, rng)
     >>> annealing = Annealing(temperatures=50)
-    >>> lower, upper = annealing.log_marginal(model, theta, x, rng), annealing.reverse(model, theta, x, (z1,), rng)
+    >>> lower, upper = annealing.log_likelihood(model, theta, x, rng), annealing.reverse(model, theta, x, (z1,), rng)
     >>> z = torch.tensor([[i >> 2 & 1, i >> 1 & 1, i & 1] for i in range(8)], dtype=torch.float32)
     >>> exact = model.log_prob(theta, (x, z[:, None])).logsumexp(0)
     >>> ((lower.log_likelihood - exact).abs() < 0.05).all() and ((upper.log_likelihood - exact).abs() < 0.05).all()
@@ -107,8 +107,8 @@ class Annealing:
         return [0.0, *((each - s[0]) / (s[-1] - s[0]) for each in s[1:-1]), 1.0]
 
     def serves(self, model: Chain) -> bool:
-        """Whether there are moves for its hidden variables."""
-        return _all_real(model) or _all_linear(model)
+        """Whether there are moves for its latents variables."""
+        return _all_real(model) or is_swept(model)
 
     def check(self, model: Chain) -> None:
         """Refuse models for which there are none."""
@@ -119,7 +119,7 @@ class Annealing:
                 f"got {names}: score this model with its proposal"
             )
 
-    def log_marginal(
+    def log_likelihood(
         self,
         model: Chain,
         theta: Tensor,
@@ -135,7 +135,7 @@ class Annealing:
         temperature of every block, those of pilot runs included.
         """
         log_weight = self._log_weights(model, theta, x, None, rng, progress, cells)
-        return Marginal(log_mean_weight(log_weight), effective(normalised(log_weight)))
+        return Marginal(log_mean_weight(log_weight), ess(normalised(log_weight)))
 
     def reverse(
         self,
@@ -155,9 +155,9 @@ class Annealing:
         """
         if [tuple(value.shape) for value in z] != [(len(x), layer.n_out) for layer in model.layers[1:]]:
             shapes = ", ".join(str(tuple(value.shape)) for value in z)
-            raise UserError(f"every hidden layer needs a value for each of the {len(x)} rows, got shapes {shapes}")
+            raise UserError(f"every latents layer needs a value for each of the {len(x)} rows, got shapes {shapes}")
         log_weight = self._log_weights(model, theta, x, z, rng, progress, cells)
-        return Marginal(-log_mean_weight(log_weight), effective(normalised(log_weight)))
+        return Marginal(-log_mean_weight(log_weight), ess(normalised(log_weight)))
 
     def gap(self, model: Chain, theta: Tensor, n: int, rng: torch.Generator, progress: Progress = _silent) -> Gap:
         """Both bounds on the mean of log p(x) over n rows that the model itself has drawn: bidirectional Monte Carlo.
@@ -166,7 +166,7 @@ class Annealing:
         which the model is not true, may be harder.
         """
         x, *z = model.sample(theta, n, rng)
-        lower = self.log_marginal(model, theta, x, rng, lambda done, total: progress(done, 2 * total))
+        lower = self.log_likelihood(model, theta, x, rng, lambda done, total: progress(done, 2 * total))
         upper = self.reverse(model, theta, x, tuple(z), rng, lambda done, total: progress(total + done, 2 * total))
         low, high = lower.log_likelihood, upper.log_likelihood
         return Gap(_mean(low), _mean(high), _mean(high - low))
@@ -185,7 +185,7 @@ class Annealing:
         """log w (chains, rows) of chains up from the prior, or log 1/w of chains down from z."""
         self.check(model)
         rows = max(1, cells // (self.chains * sum(layer.n_out for layer in model.layers)))
-        betas = self.betas() if model.layers[1:] else [0.0, 1.0]  # with nothing hidden, one step is exact
+        betas = self.betas() if model.layers[1:] else [0.0, 1.0]  # with nothing latents, one step is exact
         runs = 2 if _has_pilot(model) else 1
         done, total = 0, runs * (len(betas) - 1) * max(1, math.ceil(len(x) / rows))
 
@@ -218,12 +218,6 @@ def _all_real(model: Chain) -> bool:
     return all(layer.kind == "real" for layer in model.layers[1:])
 
 
-def _all_linear(model: Chain) -> bool:
-    """Whether Gibbs sampling serves every layer: binary, with linear log-odds."""
-    refusal = log_odds.dispatch(object)
-    return all(log_odds.dispatch(type(layer)) is not refusal for layer in model.layers)
-
-
 def _has_pilot(model: Chain) -> bool:
     return _all_real(model) and len(model.layers) > 1
 
@@ -243,14 +237,14 @@ class _Target:
         chain = Chain(self.model.layers[1:])
         return chain, self.theta[self.model.size - chain.size :]
 
-    def log_prior(self, hidden: Values) -> Tensor:
+    def log_prior(self, latents: Values) -> Tensor:
         """log p(z), (chains, rows)."""
         chain, theta = self.prior
-        return chain.log_prob(theta, hidden)
+        return chain.log_prob(theta, latents)
 
-    def log_likelihood(self, hidden: Values) -> Tensor:
+    def log_likelihood(self, latents: Values) -> Tensor:
         """log p(x | z), (chains, rows)."""
-        given = hidden[0] if hidden else nothing(self.theta).expand(1, 1, 0)
+        given = latents[0] if latents else nothing(self.theta).expand(1, 1, 0)
         return self.model.layers[0].log_prob(self.model.unflatten(self.theta)[0], self.x, given)
 
     def prior_draws(self, chains: int, rng: torch.Generator) -> Values:
@@ -269,17 +263,17 @@ class _Target:
         return _HMC.tuned(self, annealing.sweeps, annealing.leapfrog, pilot, tick)
 
     def anneal(
-        self, hidden: Values, times: Sequence[int], moves: "_Moves", rng: torch.Generator, tick: Callable[[], None]
+        self, latents: Values, times: Sequence[int], moves: "_Moves", rng: torch.Generator, tick: Callable[[], None]
     ) -> Tensor:
-        """The log-weights (chains, rows) of chains that start from `hidden` and see these times, up or down.
+        """The log-weights (chains, rows) of chains that start from `latents` and see these times, up or down.
 
         sum_t (beta_{t+1} - beta_t) log p(x | z_t), in double precision: it has as many terms as there are temperatures
         """
         total = torch.zeros((), dtype=torch.float64, device=self.x.device)
         for now, following in pairwise(times):
-            total = total + (self.betas[following] - self.betas[now]) * self.log_likelihood(hidden).double()
+            total = total + (self.betas[following] - self.betas[now]) * self.log_likelihood(latents).double()
             if following != times[-1]:  # the last value would be used for nothing
-                hidden = moves(hidden, following, rng)
+                latents = moves(latents, following, rng)
             tick()
         return total
 
@@ -293,7 +287,7 @@ class _Moves(ABC):
     """How many are made at each temperature."""
 
     @abstractmethod
-    def __call__(self, hidden: Values, t: int, rng: torch.Generator) -> Values:
+    def __call__(self, latents: Values, t: int, rng: torch.Generator) -> Values:
         """Where the values are after `count` moves at temperature t."""
 
 
@@ -301,10 +295,10 @@ class _Moves(ABC):
 class _Gibbs(_Moves):
     """Sweeps over all binary units, each drawn given all others."""
 
-    def __call__(self, hidden: Values, t: int, rng: torch.Generator) -> Values:
+    def __call__(self, latents: Values, t: int, rng: torch.Generator) -> Values:
         for _ in range(self.count):
-            hidden = sweep(self.target.model, self.target.theta, self.target.x, hidden, rng, self.target.betas[t])
-        return hidden
+            latents = sweep(self.target.model, self.target.theta, self.target.x, latents, rng, self.target.betas[t])
+        return latents
 
 
 PILOT_CHAINS = 4
@@ -335,48 +329,48 @@ class _HMC(_Moves):
 
         log eps <- log eps + 0.2 (acceptance - 0.65), for each row
         """
-        hidden = target.prior_draws(PILOT_CHAINS, rng)
-        width, temperatures = sum(value.shape[-1] for value in hidden), len(target.betas) - 1
+        latents = target.prior_draws(PILOT_CHAINS, rng)
+        width, temperatures = sum(value.shape[-1] for value in latents), len(target.betas) - 1
         # to begin with: a standard normal of this width accepts most at width^-1/4
         log_step = target.x.new_full((len(target.x),), -math.log(width) / 4)
         pilot, steps = cls(target, count, leapfrog, log_step), []
         for t in range(temperatures):
             for _ in range(math.ceil(PILOT_MOVES / temperatures) if t else 0):  # at the prior nothing moves
-                hidden, acceptance = pilot.move(hidden, t, log_step.exp(), rng)
+                latents, acceptance = pilot.move(latents, t, log_step.exp(), rng)
                 log_step = log_step + GAIN * (acceptance.mean(0) - ACCEPTANCE)
             steps.append(log_step.exp())
             tick()
         return replace(pilot, step=torch.stack(steps))
 
-    def __call__(self, hidden: Values, t: int, rng: torch.Generator) -> Values:
+    def __call__(self, latents: Values, t: int, rng: torch.Generator) -> Values:
         for _ in range(self.count):
-            hidden, _ = self.move(hidden, t, self.step[t], rng)
-        return hidden
+            latents, _ = self.move(latents, t, self.step[t], rng)
+        return latents
 
-    def move(self, hidden: Values, t: int, step: Tensor, rng: torch.Generator) -> tuple[Values, Tensor]:
+    def move(self, latents: Values, t: int, step: Tensor, rng: torch.Generator) -> tuple[Values, Tensor]:
         """One trajectory for each chain, and with what probability its end was accepted, (chains, rows)."""
-        widths = [value.shape[-1] for value in hidden]
-        z = start = torch.cat(hidden, -1)
+        widths = [value.shape[-1] for value in latents]
+        z = start = torch.cat(latents, -1)
         uniform = torch.rand((2, *z.shape[:-1]), generator=rng, dtype=z.dtype, device=z.device)
         eps = (step * (1 + JITTER * (2 * uniform[0] - 1)))[..., None]
         u = normal(z.shape, rng, z.dtype, z.device)
-        height, slope = self._climb(z, widths, t)
-        energy = u.square().sum(-1) / 2 - height
+        log_density, gradient = self._log_density(z, widths, t)
+        energy = u.square().sum(-1) / 2 - log_density
         for _ in range(self.leapfrog):
-            u = u + eps / 2 * slope
+            u = u + eps / 2 * gradient
             z = z + eps * u
-            height, slope = self._climb(z, widths, t)
-            u = u + eps / 2 * slope
+            log_density, gradient = self._log_density(z, widths, t)
+            u = u + eps / 2 * gradient
         # a trajectory that left the numbers has a change of NaN or infinity, and is refused
-        acceptance = torch.exp(energy - u.square().sum(-1) / 2 + height).nan_to_num(nan=0.0).clamp(max=1)
+        acceptance = torch.exp(energy - u.square().sum(-1) / 2 + log_density).nan_to_num(nan=0.0).clamp(max=1)
         z = torch.where((uniform[1] < acceptance)[..., None], z, start)
         return torch.split(z, widths, -1), acceptance
 
-    def _climb(self, z: Tensor, widths: list[int], t: int) -> tuple[Tensor, Tensor]:
+    def _log_density(self, z: Tensor, widths: list[int], t: int) -> tuple[Tensor, Tensor]:
         """log f_beta and its gradient."""
         with torch.enable_grad():
             z = z.detach().requires_grad_()
-            hidden = torch.split(z, widths, -1)
-            height = self.target.log_prior(hidden) + self.target.betas[t] * self.target.log_likelihood(hidden)
-            (slope,) = torch.autograd.grad(height.sum(), z)
-        return height.detach(), slope
+            latents = torch.split(z, widths, -1)
+            log_density = self.target.log_prior(latents) + self.target.betas[t] * self.target.log_likelihood(latents)
+            (gradient,) = torch.autograd.grad(log_density.sum(), z)
+        return log_density.detach(), gradient

@@ -1,25 +1,22 @@
-"""A visit to a mini-batch: all that an estimator is told."""
+"""A mini-batch as it is handed to an estimator: the weights, the rows, and what is remembered of them."""
 
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from doubly.layers.chain import Chain
+from doubly.latents.pair import Pair
 
 Memory = dict[str, Tensor]
 Wanted = Literal["both", "theta", "phi"]
 
 
-class Visit(NamedTuple):
-    """Where the weights are, and the rows that are looked at from there."""
+class Batch(NamedTuple):
+    """All that an estimator is told."""
 
-    model: Chain
-    theta: Tensor
-    proposal: Chain
-    phi: Tensor
+    pair: Pair
     x: Tensor
-    places: Tensor
+    row_index: Tensor
     """Where the rows stand in the training data."""
     memory: Memory
     """What the estimator and its objective remember."""

@@ -6,17 +6,19 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from doubly.latents.batch import Memory, Visit, Wanted
+from doubly.core.errors import UserError
+from doubly.latents.batch import Batch, Memory, Wanted
 from doubly.latents.importance import Marginal
-from doubly.latents.likelihood import log_marginal
-from doubly.layers.chain import Chain
+from doubly.latents.likelihood import bound
+from doubly.latents.pair import Pair
+from doubly.layers import Chain
 
 
 class Estimate(NamedTuple):
-    """Gradients to climb, per datum (the mean over the rows); what was not wanted is empty."""
+    """Gradients to ascend, per datum (the mean over the rows); None where one was not wanted."""
 
-    theta_grad: Tensor
-    phi_grad: Tensor
+    theta_grad: Tensor | None
+    phi_grad: Tensor | None
     memory: Memory
     stats: dict[str, Tensor]
 
@@ -26,6 +28,8 @@ class Estimator(ABC):
 
     validation: ClassVar[str] = "K"
     """What `draws` are to `validate`, in a letter or a few words."""
+    takes_objective: ClassVar[bool] = False
+    """Whether the proposal follows an objective of its own choice; if not, it is fitted to the estimator's draws."""
 
     @abstractmethod
     def check(self, model: Chain, proposal: Chain) -> None:
@@ -36,11 +40,14 @@ class Estimator(ABC):
         """What the estimator remembers of each row between visits."""
 
     @abstractmethod
-    def __call__(self, visit: Visit, wanted: Wanted = "both") -> Estimate:
+    def __call__(self, batch: Batch, wanted: Wanted = "both") -> Estimate:
         """Gradients with respect to theta and phi, where they are, for these rows."""
 
-    def validate(
-        self, model: Chain, theta: Tensor, proposal: Chain, phi: Tensor, x: Tensor, draws: int, rng: torch.Generator
-    ) -> Marginal:
+    def for_missing(self, model: Chain) -> "Estimator":
+        """The estimator made fit for rows with missing values."""
+        name = type(self).__name__.lower()
+        raise UserError(f"the estimator {name} needs complete rows, but values are missing: take estimator nais")
+
+    def validate(self, pair: Pair, x: Tensor, draws: int, rng: torch.Generator) -> Marginal:
         """log p(x) of held-out rows, or of some of them, to see how learning goes: the bound L_K with K = `draws`."""
-        return log_marginal(model, theta, proposal, phi, x, draws, rng)
+        return bound(pair, x, draws, rng)

@@ -1,8 +1,8 @@
-"""Draws of the hidden variables from the proposal, their importance weights, and what can be read off them.
+"""Draws of the latent variables from the proposal, their importance weights, and what can be read off them.
 
-Rows may have holes (NaN) where the proposal is masked. Then p(x_observed, z) takes the place of p(x, z), if the values
-of the data layer are independent. If they have an order, x_missing is drawn along with z, by r = prod_missing
-p(x_i | x_<i, z), which counts as a part of the proposal. Either way the mean weight is p(x_observed).
+Values of a row may be missing (NaN) where the proposal is masked. Then p(x_observed, z) takes the place of p(x, z), if
+the values of the data layer are independent. If they have an order, x_missing is drawn along with z, by
+r = prod_missing p(x_i | x_<i, z), which counts as a part of the proposal. Either way the mean weight is p(x_observed).
 """
 
 import math
@@ -12,18 +12,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from doubly.layers import Drawn, Layer, Params
-from doubly.layers.chain import Chain, Values, nothing
+from doubly.latents.pair import Pair
+from doubly.layers import Chain, Drawn, Values
 
 
 class Draws(NamedTuple):
-    """S draws for each of B rows: hidden values (S, B, H), from the data upward, and log densities (S, B)."""
+    """S draws for each of B rows: latents (S, B, H), from the data upward, and log densities (S, B)."""
 
-    hidden: Values
+    latents: Values
     log_p: Tensor
     log_q: Tensor
-    filled: Tensor | None = None
-    """The rows with what was drawn into their holes (S, B, D), where that is drawn along."""
+    completed: Tensor | None = None
+    """The rows with what was drawn for their missing values (S, B, D), where that is drawn along."""
 
     @property
     def log_weight(self) -> Tensor:
@@ -32,10 +32,7 @@ class Draws(NamedTuple):
 
 
 def propose(
-    model: Chain,
-    theta: Tensor,
-    proposal: Chain,
-    phi: Tensor,
+    pair: Pair,
     x: Tensor,
     draws: int,
     rng: torch.Generator,
@@ -47,53 +44,49 @@ def propose(
     With `pathwise`, z itself carries the gradient with respect to phi. `shifts` are what each row adds to the proposal
     (see `refine`).
     """
-    values, log_q = proposal.draw(phi, x, rng, draws, pathwise, shifts)
-    hidden = values[::-1]  # the proposal ends in the top layer, where the model starts
+    values, log_q = pair.proposal.draw(pair.phi, x, rng, draws, pathwise, shifts)
+    latents = values[::-1]  # the proposal ends in the top layer, where the model starts
 
-    def fill(layer: Layer, params: Params, given: Tensor) -> Drawn:
-        return layer.fill(params, x.expand(draws, *x.shape), x.isnan(), given, rng)
+    def complete() -> Drawn:
+        layer, params = pair.data_layer
+        return layer.impute(params, x.expand(draws, *x.shape), x.isnan(), pair.given(latents), rng)
 
-    return _weighed(model, theta, proposal, x, hidden, log_q, fill)
-
-
-def weigh(
-    model: Chain, theta: Tensor, proposal: Chain, phi: Tensor, x: Tensor, hidden: Values, filled: Tensor
-) -> Draws:
-    """What `propose` tells of its draws, of values that are there already; `filled` is x with its holes filled in."""
-
-    def fill(layer: Layer, params: Params, given: Tensor) -> Drawn:
-        return Drawn(filled, layer.cells(params, filled, given).masked_fill(x.isnan(), 0).sum(-1))
-
-    return _weighed(model, theta, proposal, x, hidden, proposal.log_prob(phi, hidden[::-1], x), fill)
+    return _weighed(pair, x, latents, log_q, complete)
 
 
-def _weighed(
-    model: Chain,
-    theta: Tensor,
-    proposal: Chain,
-    x: Tensor,
-    hidden: Values,
-    log_q: Tensor,
-    fill: Callable[[Layer, Params, Tensor], Drawn],
-) -> Draws:
-    """Draws with their densities; `fill` gives rows filled in, and the log density of what was there."""
-    if not proposal.masked:
-        return Draws(hidden, model.log_prob(theta, (x, *hidden)), log_q)
-    layer, params, given = model.layers[0], model.unflatten(theta)[0], hidden[0] if hidden else nothing(theta)
-    log_z = model.log_prob_hidden(theta, hidden)
+def weigh(pair: Pair, x: Tensor, latents: Values, completed: Tensor) -> Draws:
+    """What `propose` tells of its draws, of latents that are there already; `completed` is x with nothing missing."""
+
+    def complete() -> Drawn:
+        layer, params = pair.data_layer
+        cells = layer.cells(params, completed, pair.given(latents))
+        return Drawn(completed, cells.masked_fill(x.isnan(), 0).sum(-1))
+
+    return _weighed(pair, x, latents, pair.proposal.log_prob(pair.phi, latents[::-1], x), complete)
+
+
+def _weighed(pair: Pair, x: Tensor, latents: Values, log_q: Tensor, complete: Callable[[], Drawn]) -> Draws:
+    """Draws with their densities; `complete` gives completed rows, and the log density of what was observed."""
+    if not pair.proposal.masked:
+        return Draws(latents, pair.model.log_prob(pair.theta, (x, *latents)), log_q)
+    (layer, params), given = pair.data_layer, pair.given(latents)
+    log_z = pair.model.log_prob_latents(pair.theta, latents)
     if layer.factorised:
-        return Draws(hidden, log_z + layer.known(params, x, given), log_q)
+        return Draws(latents, log_z + layer.log_prob_observed(params, x, given), log_q)
     with torch.no_grad():
-        rows, log_known = fill(layer, params, given)
+        rows, log_observed = complete()
     log_x = layer.log_prob(params, rows, given)
-    return Draws(hidden, log_z + log_x, log_q + (log_x - log_known).detach(), rows)  # what is not of the known is log r
+    # what is not of the observed is log r
+    return Draws(latents, log_z + log_x, log_q + (log_x - log_observed).detach(), rows)
 
 
 def join(one: Draws, other: Draws) -> Draws:
     """All of these draws."""
-    filled = None if one.filled is None or other.filled is None else torch.cat([one.filled, other.filled])
-    hidden = tuple(torch.cat(pair) for pair in zip(one.hidden, other.hidden, strict=True))
-    return Draws(hidden, torch.cat([one.log_p, other.log_p]), torch.cat([one.log_q, other.log_q]), filled)
+    completed = None
+    if one.completed is not None and other.completed is not None:
+        completed = torch.cat([one.completed, other.completed])
+    latents = tuple(torch.cat(both) for both in zip(one.latents, other.latents, strict=True))
+    return Draws(latents, torch.cat([one.log_p, other.log_p]), torch.cat([one.log_q, other.log_q]), completed)
 
 
 def choose(log_weight: Tensor, rng: torch.Generator) -> Tensor:
@@ -131,7 +124,7 @@ def survivors(weight: Tensor, number: int, rng: torch.Generator) -> Survivors:
 
 
 def is_exact(model: Chain, proposal: Chain) -> bool:
-    """Whether log p(x) needs no draws: nothing is hidden, and no holes have to be filled in."""
+    """Whether log p(x) needs no draws: there are no latents, and no missing value has to be drawn."""
     return not proposal.layers and (model.layers[0].factorised or not proposal.masked)
 
 
@@ -145,7 +138,7 @@ def log_mean_weight(log_weight: Tensor) -> Tensor:
     return torch.logsumexp(log_weight, 0) - math.log(log_weight.shape[0])
 
 
-def effective(weight: Tensor) -> Tensor:
+def ess(weight: Tensor) -> Tensor:
     """1 / sum w^2 of normalised weights: how many equally weighted draws these are worth."""
     return weight.square().sum(0).reciprocal_()
 
@@ -154,4 +147,4 @@ class Marginal(NamedTuple):
     """log p(x) estimated for each row, with the effective number of draws behind it."""
 
     log_likelihood: Tensor
-    effective: Tensor
+    ess: Tensor

@@ -16,6 +16,7 @@ from torch import Tensor
 from doubly.core.errors import UserError
 from doubly.core.random import generator
 from doubly.latents.importance import Marginal, is_exact, propose
+from doubly.latents.pair import Pair
 from doubly.latents.psis import khat, tail_length
 from doubly.latents.refine import DRAWS_A_STEP, check_refinable, refine
 from doubly.layers.chain import Chain
@@ -28,7 +29,7 @@ BYTES_PER_CELL = 16  # the logits of all layers, and what is made of them on the
 
 
 @dataclass(frozen=True)
-class Scoring:
+class LikelihoodConfig:
     """How rows are scored."""
 
     draws: int = 1000
@@ -70,7 +71,7 @@ class Scoring:
         return [*found, self.draws - sum(found)]
 
 
-class Tally(NamedTuple):
+class PartialSums(NamedTuple):
     """What is known of the weights of each row's last round, and how far the work has come."""
 
     counts: Tensor
@@ -96,11 +97,11 @@ class Tally(NamedTuple):
     """For how many rows that has been found."""
 
 
-class Scored(NamedTuple):
+class RowLikelihoods(NamedTuple):
     """log p(x) of each row, and how far to trust it."""
 
     log_likelihood: Tensor
-    effective: Tensor
+    ess: Tensor
     """How many equally weighted draws these are worth."""
     khat: Tensor
     """The shape of the weights' tail; beyond 0.7 the estimate is not to be relied on, nan where nothing can be said."""
@@ -110,11 +111,14 @@ class Scored(NamedTuple):
     """Draws that were spent."""
 
 
-def fresh(how: Scoring, x: Tensor, proposal: Chain) -> Tally:
+Watch = Callable[[PartialSums, float], None]
+
+
+def fresh(how: LikelihoodConfig, x: Tensor, proposal: Chain) -> PartialSums:
     """Before the first draw."""
     n, device = len(x), x.device
     nowhere = torch.full((GROUPS, n), -math.inf, dtype=torch.float64, device=device)
-    return Tally(
+    return PartialSums(
         counts=torch.zeros(GROUPS, n, dtype=torch.int64, device=device),
         sums=nowhere,
         squares=nowhere[0].clone(),
@@ -130,77 +134,91 @@ def fresh(how: Scoring, x: Tensor, proposal: Chain) -> Tally:
 
 
 @torch.no_grad()
-def score(
-    model: Chain,
-    theta: Tensor,
-    proposal: Chain,
-    phi: Tensor,
+def log_likelihood(
+    pair: Pair,
     x: Tensor,
-    how: Scoring,
-    tally: Tally | None = None,
-    watch: Callable[[Tally, float], None] = lambda tally, share: None,
-) -> Scored:
-    """Score rows x of any number type, from the beginning or from where a tally stands (which is then written on).
+    how: LikelihoodConfig,
+    partial: PartialSums | None = None,
+    watch: Watch = lambda partial, share: None,
+) -> RowLikelihoods:
+    """log p(x) of rows of any number type, from the beginning or from where a sum stands (which is then written on).
 
-    `watch` is shown the tally after each part of the work, with the share of the work that is done.
+    `watch` is shown the sums after each part of the work, with the share of the work that is done.
     """
-    tally = fresh(how, x, proposal) if tally is None else tally
-    if is_exact(model, proposal):
-        rng = generator(x.device, how.seed, "nothing is drawn")
-        looks = [propose(model, theta, proposal, phi, part.to(theta.dtype), 1, rng) for part in x.split(1000)]
-        return _exact(torch.cat([look.log_weight[0] for look in looks]))
-    refining = how.refine * DRAWS_A_STEP / (how.refine * DRAWS_A_STEP + how.draws)  # its share of the work
+    if is_exact(pair.model, pair.proposal):
+        return _exact(pair, x, how)
+    partial = fresh(how, x, pair.proposal) if partial is None else partial
     if how.refine:
-        check_refinable(proposal)
-    refined = how.refine > 0 and proposal.n_row_biases > 0
-    if refined:
-        cells = (_width(model) + 2 * proposal.n_row_biases) * DRAWS_A_STEP  # of a row, some on the way back
-        at_once = max(1, min(REFINED_AT_ONCE, _cells(how)) // cells)
-        for start in range(int(tally.refined), len(x), at_once):
-            part = x[start : start + at_once].to(theta.dtype)
-            rng = generator(x.device, how.seed, how.member, "refine", start)
-            tally.shifts[start : start + at_once] = refine(model, theta, proposal, phi, part, how.refine, rng)
-            tally = tally._replace(refined=torch.tensor(start + len(part)))
-            watch(tally, refining * int(tally.refined) / len(x))
-    rounds = how.rounds()
-    for r in range(int(tally.round), len(rounds)):
-        if not tally.active.any():
-            break
-        if r > 0 and not int(tally.part):
-            _forget(tally, tally.active)
-        parts = list(_parts(how, model, rounds[r], tally.active.nonzero().flatten()))
-        for i, (rows, draws) in list(enumerate(parts))[int(tally.part) :]:
-            # every part has a generator of its own, so that any of them can be the next
-            rng = generator(x.device, how.seed, how.member, "score", r, i)
-            shifts = tally.shifts[rows].to(theta.dtype) if refined else None
-            drawn = propose(model, theta, proposal, phi, x[rows].to(theta.dtype), draws, rng, shifts=shifts)
-            _add(tally, rows, drawn.log_weight)
-            tally = tally._replace(part=torch.tensor(i + 1))
-            done = (sum(rounds[:r]) + rounds[r] * (i + 1) / len(parts)) / how.draws
-            watch(tally, refining + (1 - refining) * done)
-        active = tally.active & ~tally.final
-        final = active & (_settled(tally, how) if r + 2 < len(rounds) else active)
-        tally = tally._replace(round=torch.tensor(r + 1), part=torch.tensor(0), active=active, final=final)
-    return Scored(*(tensor.to(theta.dtype) for tensor in _finish(tally, how.seed)))
+        check_refinable(pair.proposal)
+        partial = _refine(pair, x, how, partial, watch)
+    partial = _draw(pair, x, how, partial, watch)
+    return RowLikelihoods(*(tensor.to(pair.theta.dtype) for tensor in _finish(partial, how.seed)))
 
 
-def log_marginal(
-    model: Chain,
-    theta: Tensor,
-    proposal: Chain,
-    phi: Tensor,
-    x: Tensor,
-    draws: int,
-    rng: torch.Generator,
-    memory: float = Scoring.memory,
-) -> Marginal:
+def bound(pair: Pair, x: Tensor, draws: int, rng: torch.Generator, memory: float = LikelihoodConfig.memory) -> Marginal:
     """The bound L_K with K = `draws` for each row, and nothing else."""
     seed = int(torch.randint(2**62, (), generator=rng, device=rng.device))
-    found = score(model, theta, proposal, phi, x, Scoring(draws=draws, memory=memory, seed=seed))
-    return Marginal(found.log_likelihood, found.effective)
+    found = log_likelihood(pair, x, LikelihoodConfig(draws=draws, memory=memory, seed=seed))
+    return Marginal(found.log_likelihood, found.ess)
 
 
-def _parts(how: Scoring, model: Chain, draws: int, rows: Tensor) -> Iterator[tuple[Tensor, int]]:
+# Stages: exact where nothing is drawn; else refined, if that is asked for, then drawn in rounds, each in parts
+
+
+def _exact(pair: Pair, x: Tensor, how: LikelihoodConfig) -> RowLikelihoods:
+    rng = generator(x.device, how.seed, "nothing is drawn")
+    parts = [propose(pair, part.to(pair.theta.dtype), 1, rng).log_weight[0] for part in x.split(1000)]
+    found = torch.cat(parts)
+    one, none = torch.ones_like(found), torch.zeros_like(found)
+    return RowLikelihoods(found, one, one * -math.inf, none, one.clone())  # which may be saved side by side
+
+
+def _refine(pair: Pair, x: Tensor, how: LikelihoodConfig, partial: PartialSums, watch: Watch) -> PartialSums:
+    """Biases of its own for each row, for as many rows at a time as memory allows."""
+    if not pair.proposal.n_row_biases:
+        return partial
+    cells = (_width(pair.model) + 2 * pair.proposal.n_row_biases) * DRAWS_A_STEP  # of a row, gradients among them
+    at_once = max(1, min(REFINED_AT_ONCE, _cells(how)) // cells)
+    for start in range(int(partial.refined), len(x), at_once):
+        part = x[start : start + at_once].to(pair.theta.dtype)
+        rng = generator(x.device, how.seed, how.member, "refine", start)
+        partial.shifts[start : start + at_once] = refine(pair, part, how.refine, rng)
+        partial = partial._replace(refined=torch.tensor(start + len(part)))
+        watch(partial, _refining_share(how) * int(partial.refined) / len(x))
+    return partial
+
+
+def _refining_share(how: LikelihoodConfig) -> float:
+    """The share of the work that refining takes."""
+    return how.refine * DRAWS_A_STEP / (how.refine * DRAWS_A_STEP + how.draws)
+
+
+def _draw(pair: Pair, x: Tensor, how: LikelihoodConfig, partial: PartialSums, watch: Watch) -> PartialSums:
+    """Rounds of draws for the rows that need them."""
+    rounds, refining = how.rounds(), _refining_share(how)
+    refined = how.refine > 0 and pair.proposal.n_row_biases > 0
+    for r in range(int(partial.round), len(rounds)):
+        if not partial.active.any():
+            break
+        if r > 0 and not int(partial.part):
+            _forget(partial, partial.active)
+        parts = list(_parts(how, pair.model, rounds[r], partial.active.nonzero().flatten()))
+        for i, (rows, draws) in list(enumerate(parts))[int(partial.part) :]:
+            # every part has a generator of its own, so that any of them can be the next
+            rng = generator(x.device, how.seed, how.member, "score", r, i)
+            shifts = partial.shifts[rows].to(pair.theta.dtype) if refined else None
+            drawn = propose(pair, x[rows].to(pair.theta.dtype), draws, rng, shifts=shifts)
+            _add(partial, rows, drawn.log_weight)
+            partial = partial._replace(part=torch.tensor(i + 1))
+            done = (sum(rounds[:r]) + rounds[r] * (i + 1) / len(parts)) / how.draws
+            watch(partial, refining + (1 - refining) * done)
+        active = partial.active & ~partial.final
+        final = active & (_settled(partial, how) if r + 2 < len(rounds) else active)
+        partial = partial._replace(round=torch.tensor(r + 1), part=torch.tensor(0), active=active, final=final)
+    return partial
+
+
+def _parts(how: LikelihoodConfig, model: Chain, draws: int, rows: Tensor) -> Iterator[tuple[Tensor, int]]:
     """Some rows and some draws at a time, so that the work takes no more memory than it may."""
     cells, width = _cells(how), _width(model)
     at_once = max(1, min(draws, cells // width))
@@ -209,7 +227,7 @@ def _parts(how: Scoring, model: Chain, draws: int, rows: Tensor) -> Iterator[tup
             yield block, min(at_once, draws - start)
 
 
-def _cells(how: Scoring) -> int:
+def _cells(how: LikelihoodConfig) -> int:
     return int(how.memory * 2**20 / BYTES_PER_CELL)
 
 
@@ -217,65 +235,60 @@ def _width(model: Chain) -> int:
     return sum(layer.n_out for layer in model.layers)
 
 
-def _forget(tally: Tally, rows: Tensor) -> None:
+def _forget(partial: PartialSums, rows: Tensor) -> None:
     """Before another round: what went before has decided on it, and must not be in the score."""
-    tally.counts[:, rows] = 0
-    tally.sums[:, rows] = tally.squares[rows] = -math.inf
-    tally.largest[:, rows] = -math.inf
+    partial.counts[:, rows] = 0
+    partial.sums[:, rows] = partial.squares[rows] = -math.inf
+    partial.largest[:, rows] = -math.inf
 
 
-def _add(tally: Tally, rows: Tensor, log_weight: Tensor) -> None:
-    """Take the draws (draws, rows) of some rows into the tally; the k-th of a round goes to group k % GROUPS."""
+def _add(partial: PartialSums, rows: Tensor, log_weight: Tensor) -> None:
+    """Add the draws (draws, rows) of some rows; the k-th of a round goes to group k % GROUPS."""
     draws, n = log_weight.shape
-    before = int(tally.counts[:, rows[0]].sum())  # the same in all of these rows
+    before = int(partial.counts[:, rows[0]].sum())  # the same in all of these rows
     groups = (torch.arange(GROUPS, device=rows.device) - before) % GROUPS  # where each group stands in this deal
     padding = log_weight.new_full((-draws % GROUPS, n), -math.inf)
     dealt = torch.cat([log_weight, padding]).view(-1, GROUPS, n).double()
-    tally.counts[:, rows] += (draws + GROUPS - 1 - groups[:, None]) // GROUPS
-    tally.spent[rows] += draws
-    tally.sums[:, rows] = torch.logaddexp(tally.sums[:, rows], dealt.logsumexp(0)[groups])
-    tally.squares[rows] = torch.logaddexp(tally.squares[rows], (2 * dealt).logsumexp((0, 1)))
-    both = torch.cat([tally.largest[:, rows], log_weight.float()]).t().contiguous()  # sorting goes along the memory
-    tally.largest[:, rows] = both.topk(len(tally.largest)).values.t()
+    partial.counts[:, rows] += (draws + GROUPS - 1 - groups[:, None]) // GROUPS
+    partial.spent[rows] += draws
+    partial.sums[:, rows] = torch.logaddexp(partial.sums[:, rows], dealt.logsumexp(0)[groups])
+    partial.squares[rows] = torch.logaddexp(partial.squares[rows], (2 * dealt).logsumexp((0, 1)))
+    both = torch.cat([partial.largest[:, rows], log_weight.float()]).t().contiguous()  # sorting goes along the memory
+    partial.largest[:, rows] = both.topk(len(partial.largest)).values.t()
 
 
-def _settled(tally: Tally, how: Scoring) -> Tensor:
+def _settled(partial: PartialSums, how: LikelihoodConfig) -> Tensor:
     """Rows that need no more draws."""
-    return (_effective(tally) >= how.enough) & ~(_khat(tally) > RELIABLE)
+    return (_ess(partial) >= how.enough) & ~(_khat(partial) > RELIABLE)
 
 
-def _effective(tally: Tally) -> Tensor:
+def _ess(partial: PartialSums) -> Tensor:
     """(sum w)^2 / sum w^2."""
-    return torch.exp(2 * tally.sums.logsumexp(0) - tally.squares)
+    return torch.exp(2 * partial.sums.logsumexp(0) - partial.squares)
 
 
-def _khat(tally: Tally) -> Tensor:
-    draws, found = tally.counts.sum(0), torch.full_like(tally.squares, math.nan)
+def _khat(partial: PartialSums) -> Tensor:
+    draws, found = partial.counts.sum(0), torch.full_like(partial.squares, math.nan)
     for n in draws.unique().tolist():
-        found[draws == n] = khat(tally.largest[: tail_length(n) + 1, draws == n], n)
+        found[draws == n] = khat(partial.largest[: tail_length(n) + 1, draws == n], n)
     return found
 
 
-def _finish(tally: Tally, seed: int) -> Scored:
-    draws = tally.counts.sum(0)
-    total = tally.sums.logsumexp(0) - draws.double().log()
-    return Scored(total, _effective(tally), _khat(tally), _noise(tally, seed), tally.spent)
+def _finish(partial: PartialSums, seed: int) -> RowLikelihoods:
+    draws = partial.counts.sum(0)
+    total = partial.sums.logsumexp(0) - draws.double().log()
+    return RowLikelihoods(total, _ess(partial), _khat(partial), _noise(partial, seed), partial.spent)
 
 
-def _noise(tally: Tally, seed: int, replicates: int = 200) -> Tensor:
+def _noise(partial: PartialSums, seed: int, replicates: int = 200) -> Tensor:
     """The spread of log mean weight when the groups of draws are drawn again, with replacement."""
-    filled = (tally.counts > 0).any(1)  # all of them, unless there are fewer draws than groups
+    filled = (partial.counts > 0).any(1)  # all of them, unless there are fewer draws than groups
     n = int(filled.sum())
-    rng = generator(tally.sums.device, seed, "bootstrap")
+    rng = generator(partial.sums.device, seed, "bootstrap")
     chosen = torch.randint(n, (replicates, n), generator=rng, device=rng.device)
     times = F.one_hot(chosen, n).sum(1).double()  # each replicate has each group so many times
-    sums = torch.exp(tally.sums[filled] - tally.sums.amax(0))
+    sums = torch.exp(partial.sums[filled] - partial.sums.amax(0))
     # groups may all be empty of weight in a replicate, whose logarithm would be -inf
-    means = (times @ sums).clamp_(min=1e-300) / (times @ tally.counts[filled].double())
+    means = (times @ sums).clamp_(min=1e-300) / (times @ partial.counts[filled].double())
     # n groups vary by 1 - 1/n less than what they come from
-    return means.log().std(0, correction=0) * math.sqrt(n / (n - 1)) if n > 1 else torch.zeros_like(tally.squares)
-
-
-def _exact(log_likelihood: Tensor) -> Scored:
-    one, none = torch.ones_like(log_likelihood), torch.zeros_like(log_likelihood)
-    return Scored(log_likelihood, one, one * -math.inf, none, one.clone())  # which may be saved side by side
+    return means.log().std(0, correction=0) * math.sqrt(n / (n - 1)) if n > 1 else torch.zeros_like(partial.squares)

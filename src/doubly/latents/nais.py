@@ -1,5 +1,6 @@
 """Neural adaptive importance sampler: both gradients from one set of weighted draws."""
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import torch
@@ -7,11 +8,13 @@ from torch import Tensor
 
 from doubly.core.errors import UserError
 from doubly.kernels.weights import summarise
-from doubly.latents.batch import Memory, Visit, Wanted
+from doubly.latents.batch import Batch, Memory, Wanted
 from doubly.latents.estimator import Estimate, Estimator
-from doubly.latents.importance import Draws, propose, survivors
-from doubly.latents.objectives import OBJECTIVES, Objective, Round, Wake, dream
-from doubly.layers.chain import Chain, ChainTrack
+from doubly.latents.importance import Draws, choose, join, pick, propose, survivors, weigh
+from doubly.latents.memory import recalled, stored
+from doubly.latents.objectives import OBJECTIVES, Objective, Round, Wake, sleep_draw
+from doubly.layers import Chain
+from doubly.layers.chain import ChainVJP
 
 
 @dataclass(frozen=True)
@@ -23,18 +26,19 @@ class NAIS(Estimator):
     (wake: sum_s w_s grad log q(z_s|x; phi)). Both come from one backward pass, but for DReG.
 
     Most of the weight is often on few of the draws. With `survivors`, the draws that are hit by so many evenly spaced
-    points on the weights of a row stand for all of them, and only for these is there a way back: draws to choose from
-    then cost their densities alone.
+    points on the weights of a row stand for all of them, and only these have gradients: draws to choose from then cost
+    their densities alone.
     """
 
     draws: int = 5
     objective: Objective = field(default_factory=Wake)
     survivors: int = 0
     """0 takes all the draws."""
+    takes_objective = True
 
     def __post_init__(self) -> None:
         if self.draws < 1:
-            raise UserError(f"draws of the hidden variables must be at least 1, got {self.draws}")
+            raise UserError(f"draws of the latent variables must be at least 1, got {self.draws}")
         if self.survivors < 0:
             raise UserError(f"survivors among the draws must be at least 1, or 0 for all, got {self.survivors}")
 
@@ -42,7 +46,7 @@ class NAIS(Estimator):
         self.objective.check(model, self.draws)
         plain = [name for name, objective in OBJECTIVES.items() if objective.plain]
         needs = {
-            "hidden layers": bool(proposal.layers),
+            "latent layers": bool(proposal.layers),
             "complete rows": not proposal.masked,
             f"the objective {' or '.join(plain)}": self.objective.plain,
         }
@@ -50,72 +54,155 @@ class NAIS(Estimator):
         if self.survivors and missing:
             raise UserError(f"survivors among the draws need {' and '.join(missing)}: leave them out of the estimator")
 
+    def for_missing(self, model: Chain) -> Estimator:
+        if model.layers[0].factorised:
+            return self
+        if not self.objective.weighted:
+            raise UserError(
+                f"the objective {type(self.objective).__name__.lower()} needs complete rows or a data layer whose "
+                f"values are independent, got missing values and {type(model.layers[0]).__name__}: choose wake, "
+                "sleep or wake-sleep"
+            )
+        return MissingNAIS(**{field.name: getattr(self, field.name) for field in dataclasses.fields(NAIS)})
+
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
         return self.objective.init(chain, rng)
 
-    def look(self, visit: Visit, pathwise: bool) -> Draws:
+    def draw(self, batch: Batch, pathwise: bool) -> Draws:
         """The draws from which all is estimated."""
-        model, theta, proposal, phi, x, _, _, rng = visit
-        return propose(model, theta, proposal, phi, x, self.draws, rng, pathwise)
+        return propose(batch.pair, batch.x, self.draws, batch.rng, pathwise)
 
-    def __call__(self, visit: Visit, wanted: Wanted = "both") -> Estimate:
-        whole = visit.proposal.layers and not visit.proposal.masked
-        if whole and (wanted == "theta" or self.objective.plain):
-            return self._directly(visit, wanted)
-        theta = visit.theta.detach().requires_grad_(wanted != "phi")
-        phi = visit.phi.detach().requires_grad_(wanted != "theta")
-        visit, memory = visit._replace(theta=theta, phi=phi), visit.memory
+    def __call__(self, batch: Batch, wanted: Wanted = "both") -> Estimate:
+        whole = batch.pair.proposal.layers and not batch.pair.proposal.masked
+        if not (whole and (wanted == "theta" or self.objective.plain)):
+            return self._by_autograd(batch, wanted)
+        return self._of_survivors(batch, wanted) if self.survivors else self._of_all(batch, wanted)
+
+    def _by_autograd(self, batch: Batch, wanted: Wanted) -> Estimate:
+        """For any objective, and for rows with missing values."""
+        theta = batch.pair.theta.detach().requires_grad_(wanted != "phi")
+        phi = batch.pair.phi.detach().requires_grad_(wanted != "theta")
+        batch, memory = batch._replace(pair=batch.pair._replace(theta=theta, phi=phi)), batch.memory
         pathwise = self.objective.pathwise and phi.requires_grad
-        drawn = self.look(visit, pathwise)
-        weight, train, effective = summarise(drawn.log_p, drawn.log_q)
-        theta_climb, phi_climb = (weight * drawn.log_p).sum(0).mean(), theta.new_zeros(())
+        drawn = self.draw(batch, pathwise)
+        weight, train, ess = summarise(drawn.log_p, drawn.log_q)
+        theta_objective, phi_objective = (weight * drawn.log_p).sum(0).mean(), theta.new_zeros(())
         if phi.requires_grad:
-            rows, learnt = self.objective(Round(visit, drawn, weight))
+            rows, learnt = self.objective(Round(batch, drawn, weight))
             memory = memory | learnt
-            phi_climb = rows.mean()
+            phi_objective = rows.mean()
         if self.objective.bound and wanted == "both":
-            theta_climb, pathwise = torch.zeros_like(theta_climb), False
-        stats = {"train": train, "effective": effective}
-        return Estimate(*_gradients(theta_climb, theta, phi_climb, phi, apart=pathwise), memory, stats)
+            theta_objective, pathwise = torch.zeros_like(theta_objective), False
+        grads = _gradients(theta_objective, theta, phi_objective, phi, apart=pathwise)
+        return Estimate(*grads, memory, {"train": train, "ess": ess})
 
-    def _directly(self, visit: Visit, wanted: Wanted) -> Estimate:
-        """The same without a graph: where both gradients are weighted sums, layers know the way back by themselves."""
-        model, theta, proposal, phi, x, _, memory, rng = visit
-        theta, phi, asleep = theta.detach(), phi.detach(), self.objective.dreams
-        of_theta, of_phi, of_draws = wanted != "phi", wanted != "theta", wanted != "theta" and asleep < 1
-        q = proposal.track_draw(phi, x, rng, self.draws, back=of_draws and not self.survivors)
-        p = model.track(theta, (x, *q.values[::-1]), back=of_theta and not self.survivors)
-        weight, train, effective = summarise(p.log_prob, q.log_prob)
-        dreamt = self._dreams(visit) if of_phi and asleep else None
-        if self.survivors:
-            draw, row, weight = survivors(weight, self.survivors, rng)
-            given, hidden = x[row], tuple(value[draw, row] for value in q.values)
-            q = proposal.track(phi, hidden, given) if of_draws else q
-            p = model.track(theta, (given, *hidden[::-1])) if of_theta else p
-        share = weight / len(x)
-        theta_grad = p.pull(share) if of_theta else theta.new_zeros(0)
-        phi_grad = q.pull((1 - asleep) * share) if of_draws else torch.zeros_like(phi) if of_phi else phi.new_zeros(0)
-        if dreamt is not None:
-            phi_grad += dreamt.pull(phi.new_full((len(x),), asleep / len(x)))
-        return Estimate(theta_grad, phi_grad, memory, {"train": train, "effective": effective})
+    def _of_all(self, batch: Batch, wanted: Wanted) -> Estimate:
+        """Without a graph: where both gradients are weighted sums, layers know them by themselves."""
+        model, theta, proposal, phi = batch.pair
+        of_draws = wanted != "theta" and self.objective.sleep_weight < 1
+        q = proposal.draw_vjp(phi.detach(), batch.x, batch.rng, self.draws, grad=of_draws)
+        p = model.log_prob_vjp(theta.detach(), (batch.x, *q.values[::-1]), grad=wanted != "phi")
+        weight, train, ess = summarise(p.log_prob, q.log_prob)
+        slept = self._sleep(batch, wanted)
+        share = weight / len(batch.x)
+        theta_grad = p.vjp(share) if wanted != "phi" else None
+        wake_grad = q.vjp((1 - self.objective.sleep_weight) * share) if of_draws else None
+        return Estimate(
+            theta_grad, self._phi_grad(batch, wanted, wake_grad, slept), batch.memory, {"train": train, "ess": ess}
+        )
 
-    def _dreams(self, visit: Visit) -> ChainTrack:
-        """log q(z | x) of dreams."""
-        x, *hidden = dream(visit)
-        return visit.proposal.track(visit.phi.detach(), tuple(hidden[::-1]), x)
+    def _of_survivors(self, batch: Batch, wanted: Wanted) -> Estimate:
+        """The same, of some of the draws, which stand for all of them."""
+        model, theta, proposal, phi = batch.pair
+        theta, phi = theta.detach(), phi.detach()
+        q = proposal.draw_vjp(phi, batch.x, batch.rng, self.draws, grad=False)
+        p = model.log_prob_vjp(theta, (batch.x, *q.values[::-1]), grad=False)
+        weight, train, ess = summarise(p.log_prob, q.log_prob)
+        slept = self._sleep(batch, wanted)
+        draw, row, weight = survivors(weight, self.survivors, batch.rng)
+        x, values = batch.x[row], tuple(value[draw, row] for value in q.values)
+        share = weight / len(batch.x)
+        theta_grad = wake_grad = None
+        if wanted != "theta" and self.objective.sleep_weight < 1:
+            wake_grad = proposal.log_prob_vjp(phi, values, x).vjp((1 - self.objective.sleep_weight) * share)
+        if wanted != "phi":
+            theta_grad = model.log_prob_vjp(theta, (x, *values[::-1])).vjp(share)
+        return Estimate(
+            theta_grad, self._phi_grad(batch, wanted, wake_grad, slept), batch.memory, {"train": train, "ess": ess}
+        )
+
+    def _sleep(self, batch: Batch, wanted: Wanted) -> ChainVJP | None:
+        """log q(z | x) of rows drawn from the model, where the objective has a sleep phase."""
+        if wanted == "theta" or not self.objective.sleep_weight:
+            return None
+        x, *latents = sleep_draw(batch)
+        return batch.pair.proposal.log_prob_vjp(batch.pair.phi.detach(), tuple(latents[::-1]), x)
+
+    def _phi_grad(
+        self, batch: Batch, wanted: Wanted, wake_grad: Tensor | None, slept: ChainVJP | None
+    ) -> Tensor | None:
+        """The wake phase and the sleep phase, each by its share."""
+        phi, rows = batch.pair.phi.detach(), len(batch.x)
+        if wanted == "theta":
+            return None
+        grad = torch.zeros_like(phi) if wake_grad is None else wake_grad
+        if slept is not None:
+            grad += slept.vjp(phi.new_full((rows,), self.objective.sleep_weight / rows))
+        return grad
 
 
 def _gradients(
-    theta_climb: Tensor, theta: Tensor, phi_climb: Tensor, phi: Tensor, apart: bool
-) -> tuple[Tensor, Tensor]:
-    """Gradients of each climb with respect to its own vector, or of their sum with respect to both; if wanted."""
+    theta_objective: Tensor, theta: Tensor, phi_objective: Tensor, phi: Tensor, apart: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of each objective with respect to its own vector, or of their sum with respect to both; if wanted."""
     if theta.requires_grad and phi.requires_grad and not apart:
-        grads = torch.autograd.grad(theta_climb + phi_climb, (theta, phi), materialize_grads=True)
+        grads = torch.autograd.grad(theta_objective + phi_objective, (theta, phi), materialize_grads=True)
         return grads[0], grads[1]
 
-    def gradient(climb: Tensor, vector: Tensor) -> Tensor:
+    def gradient(objective: Tensor, vector: Tensor) -> Tensor | None:
         if not vector.requires_grad:
-            return vector.new_zeros(0)
-        return torch.autograd.grad(climb, vector, retain_graph=True, materialize_grads=True)[0]
+            return None
+        return torch.autograd.grad(objective, vector, retain_graph=True, materialize_grads=True)[0]
 
-    return gradient(theta_climb, theta), gradient(phi_climb, phi)
+    return gradient(theta_objective, theta), gradient(phi_objective, phi)
+
+
+@dataclass(frozen=True)
+class MissingNAIS(NAIS):
+    """NAIS for rows with missing values under a data layer whose values have an order: completions are remembered.
+
+    To S fresh draws of (x_missing, z) comes the one that the last visit left, s = 0, with its weight: the gradients are
+    those of NAIS over s = 0…S, and one of all, chosen by its weight, is left for the next visit. The visits are a chain
+    that leaves p(x_missing, z | x_observed, theta) as it is, and under that law the gradient for theta is right in the
+    mean for any S (iterated sampling importance resampling, Andrieu, Lee & Vihola 2018).
+
+    The memory holds missing.x (N, D) and missing.z1, …. The statistic `train` has the remembered draw in it, so that it
+    is no bound on log p(x).
+    """
+
+    def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
+        """Zeros; what they are is forgotten with the first draw that weighs more."""
+        remembered = {
+            name: stored(layer, torch.zeros(n_data, layer.n_out, device=rng.device))
+            for name, layer in zip(_names(chain), chain.layers, strict=True)
+        }
+        return super().init(chain, n_data, rng) | remembered
+
+    def draw(self, batch: Batch, pathwise: bool) -> Draws:
+        fresh = super().draw(batch, pathwise)
+        names, layers = _names(batch.pair.model), batch.pair.model.layers
+        x, index, memory = batch.x, batch.row_index, batch.memory
+        present, *latents = (
+            recalled(layer, memory[name][index], x.dtype)[None] for name, layer in zip(names, layers, strict=True)
+        )
+        completed = torch.where(x.isnan(), present, x)
+        drawn = join(weigh(batch.pair, x, tuple(latents), completed), fresh)
+        assert drawn.completed is not None
+        chosen = choose(drawn.log_weight.detach(), batch.rng)
+        for name, layer, values in zip(names, layers, (drawn.completed, *drawn.latents), strict=True):
+            memory[name][index] = stored(layer, pick(values, chosen))
+        return drawn
+
+
+def _names(chain: Chain) -> list[str]:
+    return ["missing.x", *(f"missing.z{level}" for level in range(1, len(chain.layers)))]

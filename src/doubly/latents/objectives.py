@@ -1,7 +1,7 @@
-"""What the proposal climbs: objectives for phi.
+"""What the proposal ascends: objectives for phi.
 
 Each is handed one round of draws and gives a number for each row, whose gradient with respect to phi is the direction
-to climb: sometimes the objective itself, sometimes a surrogate with the same gradient in expectation.
+to go: sometimes the objective itself, sometimes a surrogate with the same gradient in expectation.
 """
 
 import math
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from doubly.core.errors import UserError
 from doubly.core.registry import Registry
-from doubly.latents.batch import Memory, Visit
+from doubly.latents.batch import Batch, Memory
 from doubly.latents.importance import Draws, log_mean_weight
 from doubly.layers.chain import Chain, Values
 from doubly.samplers import Adam
@@ -23,51 +23,58 @@ from doubly.samplers.adam import AdamState
 
 
 class Round(NamedTuple):
-    """One round of draws on a visit."""
+    """One round of draws on a mini-batch."""
 
-    visit: Visit
+    batch: Batch
     draws: Draws
     weight: Tensor
     """Normalised weights (S, B), constants."""
 
 
-class Climb(NamedTuple):
-    """A number for each row, to climb, and what the objective remembers from now on."""
+class Ascent(NamedTuple):
+    """A number for each row, whose gradient is followed, and what the objective remembers from now on."""
 
     rows: Tensor
     memory: Memory
 
 
 class Objective(ABC):
-    """A function of the draws whose gradient with respect to phi is the direction to climb."""
+    """A function of the draws whose gradient with respect to phi is followed."""
 
     pathwise: ClassVar[bool] = False
-    """Whether the gradient goes through the values drawn, so that every hidden layer must be reparameterised."""
-
+    """Whether the gradient goes through the values drawn, so that every latent layer must be reparameterised."""
+    least_draws: ClassVar[int] = 1
+    """Draws without which it says nothing."""
     weighted: ClassVar[bool] = False
     """Whether the weights alone say what the draws stand for, so that not all of them must be the proposal's own."""
     plain: ClassVar[bool] = False
-    """Whether it is sum_s w_s log q(z_s | x) of the draws, log q(z | x) of dreams, or both, and nothing else: its
-    gradient needs no graph."""
-    dreams: ClassVar[float] = 0.0
-    """The share of the dreams in that."""
+    """Whether it is sum_s w_s log q(z_s | x) of the draws, log q(z | x) of the sleep phase, or both, and nothing else:
+    its gradient needs no graph."""
+    sleep_weight: ClassVar[float] = 0.0
+    """The share of the sleep phase in that."""
     bound: ClassVar[bool] = False
-    """Whether it is the log mean weight, whose gradient for theta is the weighted one: one way back serves both.
-    Neither this nor `plain` is inherited by an objective that climbs something else."""
+    """Whether it is the log mean weight, whose gradient for theta is the weighted one: one backward pass serves both.
+    Neither this nor `plain` is inherited by an objective that ascends something else."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        if "__call__" in vars(cls):  # what it inherits of these was said of another climb
+        if "__call__" in vars(cls):  # what it inherits of these was said of another function
             for name in ("plain", "bound"):
                 setattr(cls, name, vars(cls).get(name, False))
 
     def check(self, model: Chain, draws: int) -> None:
         """Refuse a model or a number of draws that this objective cannot serve, before training starts."""
+        if draws < self.least_draws:
+            name = type(self).__name__.lower()
+            raise UserError(
+                f"the objective {name} compares draws, so it needs at least {self.least_draws}, got {draws}: "
+                "raise draws"
+            )
         rough = [type(layer).__name__ for layer in model.layers[1:] if layer.kind == "binary"]
         if self.pathwise and rough:
             name = type(self).__name__.lower()
             raise UserError(
-                f"the objective {name} needs real hidden layers, whose draws can be differentiated, "
+                f"the objective {name} needs real latent layers, whose draws can be differentiated, "
                 f"got {', '.join(rough)}: choose wake, sleep, vimco or nvil"
             )
 
@@ -76,8 +83,8 @@ class Objective(ABC):
         return {}
 
     @abstractmethod
-    def __call__(self, round: Round) -> Climb:
-        """What to climb."""
+    def __call__(self, round: Round) -> Ascent:
+        """What is ascended on these rows."""
 
 
 @dataclass(frozen=True)
@@ -90,33 +97,34 @@ class Wake(Objective):
     weighted = True
     plain = True
 
-    def __call__(self, round: Round) -> Climb:
-        return Climb((round.weight * round.draws.log_q).sum(0), round.visit.memory)
+    def __call__(self, round: Round) -> Ascent:
+        return Ascent((round.weight * round.draws.log_q).sum(0), round.batch.memory)
 
 
 @dataclass(frozen=True)
 class Sleep(Objective):
-    """Inclusive KL divergence on dreams: E_{p(x,z)}[log q(z|x)], with rows drawn from the model itself.
+    """Inclusive KL divergence in the sleep phase: E_{p(x,z)}[log q(z|x)], with rows drawn from the model itself.
 
     log q(z | x) for (x, z) ~ p(x, z | theta)
     """
 
     weighted = True
     plain = True
-    dreams = 1.0
+    sleep_weight = 1.0
 
-    def __call__(self, round: Round) -> Climb:
-        at = round.visit
-        x, *hidden = dream(at)
-        return Climb(at.proposal.log_prob(at.phi, tuple(hidden[::-1]), x), at.memory)
+    def __call__(self, round: Round) -> Ascent:
+        pair = round.batch.pair
+        x, *latents = sleep_draw(round.batch)
+        return Ascent(pair.proposal.log_prob(pair.phi, tuple(latents[::-1]), x), round.batch.memory)
 
 
-def dream(visit: Visit) -> Values:
-    """As many rows as are visited, with their hidden values, drawn from the model."""
-    x, *hidden = visit.model.sample(visit.theta.detach(), len(visit.x), visit.rng)
-    if visit.proposal.masked:  # dreams have the holes of the rows
-        x = x.masked_fill(visit.x.isnan(), math.nan)
-    return x, *hidden
+def sleep_draw(batch: Batch) -> Values:
+    """As many rows as the mini-batch has, with their latents, drawn from the model."""
+    pair = batch.pair
+    x, *latents = pair.model.sample(pair.theta.detach(), len(batch.x), batch.rng)
+    if pair.proposal.masked:  # values are missing where the rows have none
+        x = x.masked_fill(batch.x.isnan(), math.nan)
+    return x, *latents
 
 
 @dataclass(frozen=True)
@@ -125,10 +133,10 @@ class WakeSleep(Objective):
 
     weighted = True
     plain = True
-    dreams = 0.5
+    sleep_weight = 0.5
 
-    def __call__(self, round: Round) -> Climb:
-        return Climb((Wake()(round).rows + Sleep()(round).rows) / 2, round.visit.memory)
+    def __call__(self, round: Round) -> Ascent:
+        return Ascent((Wake()(round).rows + Sleep()(round).rows) / 2, round.batch.memory)
 
 
 @dataclass(frozen=True)
@@ -141,8 +149,8 @@ class IWAE(Objective):
     pathwise = True
     bound = True
 
-    def __call__(self, round: Round) -> Climb:
-        return Climb(log_mean_weight(round.draws.log_weight), round.visit.memory)
+    def __call__(self, round: Round) -> Ascent:
+        return Ascent(log_mean_weight(round.draws.log_weight), round.batch.memory)
 
 
 @dataclass(frozen=True)
@@ -154,10 +162,10 @@ class DReG(Objective):
 
     pathwise = True
 
-    def __call__(self, round: Round) -> Climb:
-        at = round.visit
-        log_q = at.proposal.log_prob(at.phi.detach(), round.draws.hidden[::-1], at.x)
-        return Climb((round.weight**2 * (round.draws.log_p - log_q)).sum(0), round.visit.memory)
+    def __call__(self, round: Round) -> Ascent:
+        pair = round.batch.pair
+        log_q = pair.proposal.log_prob(pair.phi.detach(), round.draws.latents[::-1], round.batch.x)
+        return Ascent((round.weight**2 * (round.draws.log_p - log_q)).sum(0), round.batch.memory)
 
 
 @dataclass(frozen=True)
@@ -167,11 +175,9 @@ class VIMCO(Objective):
     sum_s (L - L_{-s} - w_s) log q(z_s | x), where L_{-s} has weight s replaced by the geometric mean of the others
     """
 
-    def check(self, model: Chain, draws: int) -> None:
-        if draws < 2:
-            raise UserError(f"the objective vimco compares draws, so it needs at least 2, got {draws}: raise draws")
+    least_draws = 2
 
-    def __call__(self, round: Round) -> Climb:
+    def __call__(self, round: Round) -> Ascent:
         log_weight = round.draws.log_weight.detach()
         n = len(log_weight)
         others = (log_weight.sum(0) - log_weight) / (n - 1)
@@ -180,7 +186,7 @@ class VIMCO(Objective):
         replaced[range(n), range(n)] = others
         without = torch.logsumexp(replaced, 1) - math.log(n)
         signal = log_mean_weight(log_weight) - without - round.weight
-        return Climb((signal * round.draws.log_q).sum(0), round.visit.memory)
+        return Ascent((signal * round.draws.log_q).sum(0), round.batch.memory)
 
 
 @dataclass(frozen=True)
@@ -201,19 +207,20 @@ class NVIL(Objective):
         zero = weights.new_zeros(())
         return _remembered(Adam().init(weights, rng), mean=zero, variance=zero.clone())  # saved as two tensors
 
-    def __call__(self, round: Round) -> Climb:
-        theta, m, v, t = (round.visit.memory[f"nvil.{name}"] for name in AdamState._fields)
+    def __call__(self, round: Round) -> Ascent:
+        theta, m, v, t = (round.batch.memory[f"nvil.{name}"] for name in AdamState._fields)
         state = AdamState(theta, m, v, int(t))
-        baseline = self._baseline(round.visit.x.shape[1])
+        baseline = self._baseline(round.batch.x.shape[1])
         weights = state.theta.detach().requires_grad_()
-        error = round.draws.log_weight.detach() - baseline.predict(weights, round.visit.x.nan_to_num())  # 0 in holes
+        x = round.batch.x.nan_to_num()  # 0 where missing
+        error = round.draws.log_weight.detach() - baseline.predict(weights, x)
         (grad,) = torch.autograd.grad(-(error**2).mean(), weights)
         left = error.detach()
-        mean = torch.lerp(left.mean(), round.visit.memory["nvil.mean"], self.decay)
-        variance = torch.lerp(left.var(correction=0), round.visit.memory["nvil.variance"], self.decay)
+        mean = torch.lerp(left.mean(), round.batch.memory["nvil.mean"], self.decay)
+        variance = torch.lerp(left.var(correction=0), round.batch.memory["nvil.variance"], self.decay)
         scaled = (left - mean) / variance.sqrt().clamp(min=1)
-        state = Adam().tell(state, grad, self.baseline_step, round.visit.rng)
-        return Climb((scaled * round.draws.log_q).mean(0), _remembered(state, mean, variance))
+        state = Adam().tell(state, grad, self.baseline_step, round.batch.rng)
+        return Ascent((scaled * round.draws.log_q).mean(0), _remembered(state, mean, variance))
 
     def _baseline(self, n_in: int) -> "_Baseline":
         return _Baseline(n_in, self.units)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from doubly.core.errors import UserError
 from doubly.latents.importance import normalised, propose
+from doubly.latents.pair import Pair
 from doubly.layers.chain import Chain
 from doubly.samplers import Adam
 
@@ -28,16 +29,14 @@ def check_refinable(proposal: Chain) -> None:
         raise UserError(f"a proposal of {kinds} layers cannot be refined row by row: leave --refine out")
 
 
-def refine(
-    model: Chain, theta: Tensor, proposal: Chain, phi: Tensor, x: Tensor, steps: int, rng: torch.Generator
-) -> Tensor:
+def refine(pair: Pair, x: Tensor, steps: int, rng: torch.Generator) -> Tensor:
     """What is to be added for each row (rows, proposal.n_row_biases), after so many steps."""
-    shape = len(x), proposal.n_row_biases
-    state = CALM.init(phi.new_zeros(shape).flatten(), rng)
+    shape = len(x), pair.proposal.n_row_biases
+    state = CALM.init(pair.phi.new_zeros(shape).flatten(), rng)
     for step in range(steps):
         with torch.enable_grad():
             shifts = state.theta.requires_grad_()
-            drawn = propose(model, theta, proposal, phi, x, DRAWS_A_STEP, rng, shifts=shifts.view(shape))
+            drawn = propose(pair, x, DRAWS_A_STEP, rng, shifts=shifts.view(shape))
             found = (normalised(drawn.log_weight) * drawn.log_q).sum()
         (grad,) = torch.autograd.grad(found, shifts)
         grad = grad.nan_to_num(0, 0, 0)  # of rows that no draw makes possible

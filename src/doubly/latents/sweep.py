@@ -1,26 +1,23 @@
 """Gibbs sweeps over the hidden layers of a chain: every unit is drawn in turn, given all others."""
 
-import functools
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from doubly.core.errors import UserError
-from doubly.kernels import darn, gibbs
-from doubly.layers import DARN, SBN, Layer, Params
+from doubly.kernels import gibbs
+from doubly.layers import LogOdds
 from doubly.layers.chain import Chain, Values, nothing
 
 
 @torch.no_grad()
-def sweep(chain: Chain, theta: Tensor, x: Tensor, hidden: Values, rng: torch.Generator, beta: float = 1.0) -> Values:
-    """One sweep over all hidden layers (…, H), from the bottom to the top; x broadcasts with them.
+def sweep(chain: Chain, theta: Tensor, x: Tensor, latents: Values, rng: torch.Generator, beta: float = 1.0) -> Values:
+    """One sweep over all latent layers (…, H), from the bottom to the top; x broadcasts with them.
 
     It leaves p(z) p(x | z)^beta as it is: with beta = 1, the posterior.
     """
     layers = chain_log_odds(chain, theta)
-    values = [x, *hidden, nothing(theta)]
+    values = [x, *latents, nothing(theta)]
     for level in range(1, len(layers)):
         own, below = layers[level], layers[level - 1]
         above, value, under = values[level + 1], values[level], values[level - 1]
@@ -40,34 +37,18 @@ def sweep(chain: Chain, theta: Tensor, x: Tensor, hidden: Values, rng: torch.Gen
     return tuple(values[1:-1])
 
 
-class LogOdds(NamedTuple):
-    """Log-odds that are linear: bias + given · (what the layer is given) + before · (its own values before each)."""
-
-    bias: Tensor
-    given: Tensor
-    before: Tensor | None = None
-
-
-@functools.singledispatch
-def log_odds(layer: Layer, params: Params) -> LogOdds:
-    """The log-odds of a layer's values; a layer of one's own is made fit for Gibbs sampling by registering it here."""
-    raise UserError(
-        f"Gibbs sampling needs sbn or darn layers, got {type(layer).__name__}: change the model, or take estimator nais"
-    )
-
-
-@log_odds.register
-def _(layer: SBN, params: Params) -> LogOdds:
-    return LogOdds(params["b"], params["W"])
-
-
-@log_odds.register
-def _(layer: DARN, params: Params) -> LogOdds:
-    put_back = layer.out_of_order
-    square = darn.square(params["W"], layer.n_out)
-    return LogOdds(put_back(params["b"]), put_back(params["U"].T).T, put_back(put_back(square).T).T)
-
-
 def chain_log_odds(chain: Chain, theta: Tensor) -> list[LogOdds]:
-    """Those of every layer, data layer first."""
-    return [log_odds(layer, params) for layer, params in zip(chain.layers, chain.unflatten(theta), strict=True)]
+    """The linear log-odds of every layer, data layer first; an error where a layer has none."""
+    found = [layer.linear_log_odds(params) for layer, params in zip(chain.layers, chain.unflatten(theta), strict=True)]
+    for layer, log_odds in zip(chain.layers, found, strict=True):
+        if log_odds is None:
+            raise UserError(
+                f"Gibbs sampling needs sbn or darn layers, got {type(layer).__name__}: change the model, or take "
+                "estimator nais"
+            )
+    return [log_odds for log_odds in found if log_odds is not None]
+
+
+def is_swept(chain: Chain) -> bool:
+    """Whether Gibbs sweeps serve every layer: binary, with linear log-odds."""
+    return all(layer.is_linear for layer in chain.layers)

@@ -13,7 +13,7 @@ chain           layers in a row, weights in one flat vector
 
 from doubly.layers.chain import Chain, Values
 from doubly.layers.darn import DARN
-from doubly.layers.layer import Drawn, Layer, Params, Tracked
+from doubly.layers.layer import Drawn, Layer, LayerVJP, LogOdds, Params
 from doubly.layers.mlp import MLP, Gaussian
 from doubly.layers.nade import NADE
 from doubly.layers.normal import Normal
@@ -30,8 +30,9 @@ __all__ = [
     "Drawn",
     "Gaussian",
     "Layer",
+    "LayerVJP",
+    "LogOdds",
     "Normal",
     "Params",
-    "Tracked",
     "Values",
 ]

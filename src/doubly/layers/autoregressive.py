@@ -47,7 +47,7 @@ class Autoregressive(Layer):
         return self.out_of_order(bernoulli.cells(self.logits(params, value, given), value))
 
     @torch.no_grad()
-    def fill(self, params: Params, value: Tensor, missing: Tensor, given: Tensor, rng: torch.Generator) -> Drawn:
+    def impute(self, params: Params, value: Tensor, missing: Tensor, given: Tensor, rng: torch.Generator) -> Drawn:
         """The missing entries drawn in their order, each given those before it; the density is of the others, likewise.
 
         What comes after a missing entry has no say in it: such a draw has to be weighed by that density.
@@ -55,9 +55,9 @@ class Autoregressive(Layer):
         value, missing = (self.in_order(each) for each in torch.broadcast_tensors(value, missing))
         # what is there is pushed so far that nothing else can be drawn
         push = torch.where(missing, 0, PUSH * (2 * value - 1))
-        filled = torch.where(missing, self.draw_pushed(params, given, push, rng), value)
-        known = bernoulli.cells(self.logits(params, filled, given), filled).masked_fill(missing, 0).sum(-1)
-        return Drawn(self.out_of_order(filled), known)
+        completed = torch.where(missing, self.draw_pushed(params, given, push, rng), value)
+        observed = bernoulli.cells(self.logits(params, completed, given), completed).masked_fill(missing, 0).sum(-1)
+        return Drawn(self.out_of_order(completed), observed)
 
     def in_order(self, value: Tensor) -> Tensor:
         """The last axis put into the order."""

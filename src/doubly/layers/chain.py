@@ -18,7 +18,7 @@ from torch import Tensor
 from doubly.core.errors import UserError
 from doubly.core.registry import split
 from doubly.core.types import Start
-from doubly.layers.layer import Layer, Params, Tracked
+from doubly.layers.layer import Layer, LayerVJP, Params
 from doubly.layers.registry import LAYERS
 
 Values = tuple[Tensor, ...]
@@ -31,12 +31,12 @@ class ChainDraw(NamedTuple):
     log_prob: Tensor
 
 
-class ChainTrack(NamedTuple):
+class ChainVJP(NamedTuple):
     """As `ChainDraw`, constants, with the way back to the weights."""
 
     chain: "Chain"
     theta: Tensor
-    layers: list[Tracked]
+    layers: list[LayerVJP]
 
     @property
     def values(self) -> Values:
@@ -48,11 +48,11 @@ class ChainTrack(NamedTuple):
         """Their joint log density."""
         return functools.reduce(torch.add, [each.log_prob for each in self.layers])
 
-    def pull(self, weight: Tensor) -> Tensor:
+    def vjp(self, weight: Tensor) -> Tensor:
         """sum_rows weight d log_prob / d theta, of a weight for each row."""
         grad = torch.empty_like(self.theta)
         for each, into in zip(self.layers, self.chain.unflatten(grad), strict=True):
-            each.pull(weight.sum_to_size(each.log_prob.shape), into)
+            each.vjp(weight.sum_to_size(each.log_prob.shape), into)
         return grad
 
 
@@ -91,8 +91,8 @@ class Chain:
     layers: tuple[Layer, ...]
     n_given: int = 0
     masked: bool = False
-    """Whether what is given may have holes (NaN): the chain then starts from n_given = 2 D values, the D that are given
-    with 0 in their holes, and where these are."""
+    """Whether values that are given may be missing (NaN): the chain then starts from n_given = 2 D values, the D that
+    are given, with 0 for those missing, and which these are."""
 
     def __post_init__(self) -> None:
         widths = [*(layer.n_out for layer in self.layers), self.n_given][1:]
@@ -176,7 +176,7 @@ class Chain:
             log_prob = log_prob + layer.log_prob(params, value, above)
         return log_prob
 
-    def log_prob_hidden(self, theta: Tensor, hidden: Values) -> Tensor:
+    def log_prob_latents(self, theta: Tensor, hidden: Values) -> Tensor:
         """log p(z1, …, zL) of a model: all but its data layer."""
         above = Chain(self.layers[1:])
         return above.log_prob(theta[self.size - above.size :], hidden)
@@ -205,23 +205,21 @@ class Chain:
             values, log_prob = (given, *values), log_prob + term
         return ChainDraw(values, log_prob)
 
-    def track(self, theta: Tensor, values: Values, given: Tensor | None = None, back: bool = True) -> ChainTrack:
+    def log_prob_vjp(self, theta: Tensor, values: Values, given: Tensor | None = None, grad: bool = True) -> ChainVJP:
         """`log_prob` of complete rows, with its way back if that is wanted."""
         givens = (*values[1:], nothing(theta) if given is None else given)
         parts = zip(self.layers, self.unflatten(theta), values, givens, strict=True)
-        return ChainTrack(
-            self, theta, [layer.track(params, value, above, back) for layer, params, value, above in parts]
+        return ChainVJP(
+            self, theta, [layer.log_prob_vjp(params, value, above, grad) for layer, params, value, above in parts]
         )
 
-    def track_draw(
-        self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int, back: bool = True
-    ) -> ChainTrack:
+    def draw_vjp(self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int, grad: bool = True) -> ChainVJP:
         """`draw`, likewise."""
-        found: list[Tracked] = []
+        found: list[LayerVJP] = []
         for layer, params in zip(reversed(self.layers), reversed(self.unflatten(theta)), strict=True):
-            found.insert(0, layer.track_draw(params, given, rng, None if found else draws, back))
+            found.insert(0, layer.draw_vjp(params, given, rng, None if found else draws, grad))
             given = found[0].value
-        return ChainTrack(self, theta, found)
+        return ChainVJP(self, theta, found)
 
     @torch.no_grad()
     def sample(self, theta: Tensor, n: int, rng: torch.Generator) -> Values:
@@ -238,8 +236,8 @@ class Chain:
     def _seen(self, given: Tensor) -> Tensor:
         if not self.masked:
             return given
-        holes = given.isnan()
-        return torch.cat([given.masked_fill(holes, 0), holes.to(given.dtype)], -1)
+        missing = given.isnan()
+        return torch.cat([given.masked_fill(missing, 0), missing.to(given.dtype)], -1)
 
     @functools.cached_property
     def _shapes(self) -> list[dict[str, tuple[int, ...]]]:

@@ -9,7 +9,7 @@ from torch import Tensor
 from doubly.kernels import bernoulli, linear
 from doubly.kernels import darn as darn_kernel
 from doubly.layers.autoregressive import Autoregressive
-from doubly.layers.layer import Drawn, Params
+from doubly.layers.layer import Drawn, LogOdds, Params
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class DARN(Autoregressive):
     p(value_i = 1 | value_<i, given) = sigmoid(U_i given + W_{i,<i} value_<i + b_i); from width 0, an FVSBN.
     W is strictly lower triangular, and only that triangle is stored, row by row.
     """
+
+    is_linear = True
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         n = self.n_out
@@ -52,3 +54,8 @@ class DARN(Autoregressive):
 
     def logits(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return F.linear(given, params["U"]) + (darn_kernel.sums_before(value, params["W"]) + params["b"])
+
+    def linear_log_odds(self, params: Params) -> LogOdds:
+        put_back = self.out_of_order
+        square = darn_kernel.square(params["W"], self.n_out)
+        return LogOdds(put_back(params["b"]), put_back(params["U"].T).T, put_back(put_back(square).T).T)

@@ -23,13 +23,21 @@ class Drawn(NamedTuple):
     log_prob: Tensor
 
 
-class Tracked(NamedTuple):
+class LayerVJP(NamedTuple):
     """A value with its log density, a constant, and the way back from it to the parameters."""
 
     value: Tensor
     log_prob: Tensor
-    pull: Callable[[Tensor, Params], None]
+    vjp: Callable[[Tensor, Params], None]
     """Given a weight for each row, writes sum_rows weight d log_prob / d params into tensors of the same shapes."""
+
+
+class LogOdds(NamedTuple):
+    """Log-odds that are linear: bias + given · (what the layer is given) + before · (its own values before each)."""
+
+    bias: Tensor
+    given: Tensor
+    before: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,8 @@ class Layer(ABC):
     """Whether `draw_pathwise` is there."""
     factorised: ClassVar[bool] = True
     """Whether the values are independent of each other, given what is given."""
+    is_linear: ClassVar[bool] = False
+    """Whether `linear_log_odds` is there."""
 
     def __post_init__(self) -> None:
         if self.start not in get_args(Start):
@@ -77,15 +87,15 @@ class Layer(ABC):
         """As `draw`, but the value too carries the gradient, as a smooth function of parameters, given and noise."""
         raise UserError(f"{type(self).__name__} is not reparameterised: its draws have no gradient")
 
-    def track(self, params: Params, value: Tensor, given: Tensor, back: bool = True) -> Tracked:
+    def log_prob_vjp(self, params: Params, value: Tensor, given: Tensor, grad: bool = True) -> LayerVJP:
         """`log_prob` with its way back, if that is wanted. Autograd knows it; a layer may know one that is quicker."""
-        return _by_autograd(params, back, lambda watched: Drawn(value, self.log_prob(watched, value, given)))
+        return _by_autograd(params, grad, lambda watched: Drawn(value, self.log_prob(watched, value, given)))
 
-    def track_draw(
-        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, back: bool = True
-    ) -> Tracked:
+    def draw_vjp(
+        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, grad: bool = True
+    ) -> LayerVJP:
         """`draw`, likewise."""
-        return _by_autograd(params, back, lambda watched: self.draw(watched, given, rng, draws))
+        return _by_autograd(params, grad, lambda watched: self.draw(watched, given, rng, draws))
 
     @abstractmethod
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
@@ -95,20 +105,24 @@ class Layer(ABC):
         """log p of each entry, given those before it where the layer is autoregressive: `log_prob` is their sum."""
         raise UserError(f"{type(self).__name__} does not say how its entries share its log_prob: give it `cells`")
 
-    def known(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+    def log_prob_observed(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         """log p of those entries that are not NaN, where values are independent: the factors of the others drop out."""
-        holes = value.isnan()
-        return self.cells(params, value.masked_fill(holes, 0), given).masked_fill(holes, 0).sum(-1)
+        missing = value.isnan()
+        return self.cells(params, value.masked_fill(missing, 0), given).masked_fill(missing, 0).sum(-1)
 
-    def fill(self, params: Params, value: Tensor, missing: Tensor, given: Tensor, rng: torch.Generator) -> Drawn:
+    def impute(self, params: Params, value: Tensor, missing: Tensor, given: Tensor, rng: torch.Generator) -> Drawn:
         """The missing entries drawn anew, beside the log density of the others.
 
         Where values are independent, the draw is from p(missing | given) and the density is p(others | given).
         """
         shape = torch.broadcast_shapes(value.shape[:-1], given.shape[:-1])
         drawn = self.draw(params, given.expand(*shape, given.shape[-1]), rng).value
-        filled = torch.where(missing, drawn, value)
-        return Drawn(filled, self.cells(params, filled, given).masked_fill(missing, 0).sum(-1))
+        completed = torch.where(missing, drawn, value)
+        return Drawn(completed, self.cells(params, completed, given).masked_fill(missing, 0).sum(-1))
+
+    def linear_log_odds(self, params: Params) -> LogOdds | None:
+        """The log-odds of binary values where they are linear in what is given: Gibbs sampling needs them."""
+        return None
 
     def weights(self, rng: torch.Generator, n_out: int, n_in: int) -> Tensor:
         """Uniform weights in ±sqrt(6 / (n_in + n_out)) (Glorot & Bengio 2010), as a matrix (n_out, n_in)."""
@@ -129,16 +143,16 @@ def log_odds(mean: Tensor) -> Tensor:
     return torch.logit(mean.clamp(0.005, 0.995))
 
 
-def _by_autograd(params: Params, back: bool, look: Callable[[Params], Drawn]) -> Tracked:
-    watched = {name: value.detach().requires_grad_(back) for name, value in params.items()}
-    with torch.set_grad_enabled(back):
+def _by_autograd(params: Params, grad: bool, look: Callable[[Params], Drawn]) -> LayerVJP:
+    watched = {name: value.detach().requires_grad_(grad) for name, value in params.items()}
+    with torch.set_grad_enabled(grad):
         value, log_prob = look(watched)
 
-    def pull(weight: Tensor, into: Params) -> None:
+    def vjp(weight: Tensor, into: Params) -> None:
         if not watched:
             return
         found = torch.autograd.grad(log_prob, tuple(watched.values()), weight, materialize_grads=True)
         for name, grad in zip(watched, found, strict=True):
             into[name].copy_(grad)
 
-    return Tracked(value, log_prob.detach(), pull)
+    return LayerVJP(value, log_prob.detach(), vjp)

@@ -89,8 +89,8 @@ class MLP(Perceptron):
         features = self._features(params, given)
         return linear.log_prob(features, params["W_logits"], params["b_logits"], value)
 
-    def known(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        return bernoulli.known_log_prob(self._heads(params, given)[0], value)
+    def log_prob_observed(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return bernoulli.observed_log_prob(self._heads(params, given)[0], value)
 
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         return Drawn(*bernoulli.draw_with_log_prob(self._heads(params, given)[0], rng, draws))

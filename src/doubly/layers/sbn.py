@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from doubly.kernels import bernoulli, choose, linear
-from doubly.layers.layer import Drawn, Layer, Params, Tracked
+from doubly.layers.layer import Drawn, Layer, LayerVJP, LogOdds, Params
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class SBN(Layer):
     """
 
     kind = "binary"
+    is_linear = True
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {"W": (self.n_out, self.n_in), "b": (self.n_out,)}
@@ -30,35 +31,38 @@ class SBN(Layer):
     def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return linear.log_prob(given, params["W"], params["b"], value)
 
-    def known(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        return bernoulli.known_log_prob(self._logits(params, given), value)
+    def log_prob_observed(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
+        return bernoulli.observed_log_prob(self._logits(params, given), value)
 
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         return Drawn(*bernoulli.draw_with_log_prob(self._logits(params, given), rng, draws))
 
-    def track(self, params: Params, value: Tensor, given: Tensor, back: bool = True) -> Tracked:
+    def log_prob_vjp(self, params: Params, value: Tensor, given: Tensor, grad: bool = True) -> LayerVJP:
         W, b = params["W"], params["b"]
         if not choose.fused(given, W, b, value):
-            return super().track(params, value, given, back)
-        return self._tracked(value, linear.track(given.detach(), W.detach(), b.detach(), value.detach(), back))
+            return super().log_prob_vjp(params, value, given, grad)
+        return self._tracked(value, linear.log_prob_vjp(given.detach(), W.detach(), b.detach(), value.detach(), grad))
 
-    def track_draw(
-        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, back: bool = True
-    ) -> Tracked:
+    def draw_vjp(
+        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, grad: bool = True
+    ) -> LayerVJP:
         W, b = params["W"], params["b"]
         if not choose.fused(given, W, b):
-            return super().track_draw(params, given, rng, draws, back)
-        value, found = linear.track_draw(given.detach(), W.detach(), b.detach(), rng, draws, back)
+            return super().draw_vjp(params, given, rng, draws, grad)
+        value, found = linear.draw_vjp(given.detach(), W.detach(), b.detach(), rng, draws, grad)
         return self._tracked(value, found)
 
-    def _tracked(self, value: Tensor, found: linear.Linear) -> Tracked:
-        return Tracked(value, found.log_prob, lambda weight, into: found.pull(weight, into["W"], into["b"]))
+    def _tracked(self, value: Tensor, found: linear.Linear) -> LayerVJP:
+        return LayerVJP(value, found.log_prob, lambda weight, into: found.vjp(weight, into["W"], into["b"]))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return torch.broadcast_tensors(torch.sigmoid(self._logits(params, given)), value)[0]
 
     def cells(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return bernoulli.cells(self._logits(params, given), value)
+
+    def linear_log_odds(self, params: Params) -> LogOdds:
+        return LogOdds(params["b"], params["W"])
 
     def _logits(self, params: Params, given: Tensor) -> Tensor:
         return linear.affine(given, params["W"], params["b"])

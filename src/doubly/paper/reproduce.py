@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-from doubly.analysis.config import Question
+from doubly.analysis.config import EvaluateConfig
 from doubly.analysis.evaluate import GAP_ROWS, anneal, evaluate
-from doubly.core.cache import Nowhere
+from doubly.core.cache import NoCache
 from doubly.core.errors import UserError
 from doubly.core.files import write
-from doubly.latents import Annealing, Scoring
+from doubly.latents import Annealing, LikelihoodConfig
 from doubly.paper.recipes import FREE, Recipe, recipes, with_recommended
 from doubly.runs.build import build
 from doubly.runs.config import Config
@@ -59,12 +59,12 @@ def reproduce(
     folder = Path(runs) / title
     began, commit = time.monotonic(), _commit()
     config = dataclasses.replace(recipe.config, threads=threads, seed=seed)
-    question = dataclasses.replace(recipe.question, threads=threads, seed=seed)
-    run = _train(config, folder, budget, question, quiet)
+    settings = dataclasses.replace(recipe.evaluation, threads=threads, seed=seed)
+    run = _train(config, folder, budget, settings, quiet)
     with _counted(run):
         if budget is not None:
-            question = _within(began + budget, run, question)
-        facts = evaluate(run.path, quiet=quiet, **vars(question)).facts
+            settings = _within(began + budget, run, settings)
+        facts = evaluate(run.path, quiet=quiet, **vars(settings)).facts
     file = Path(results) / f"{title}.json"
     result = _result(recipe, run, facts) | {"commit": commit}
     result["annealed"] = result["annealed"] or _annealed_before(file, result)
@@ -85,7 +85,7 @@ def add_annealed(
     """Anneal the rows of a row's result, whose value stays as it is, and write what comes of it beside that."""
     recipe, title = _row(name, recommended, seed)
     file, folder = Path(results) / f"{title}.json", Path(runs) / title
-    if recipe.question.ais:
+    if recipe.evaluation.ais:
         raise UserError(f"{name} is annealed as it is made: leave --anneal out")
     if not file.exists():
         raise UserError(f"there is no {file} to add to: make the row first, without --anneal")
@@ -96,7 +96,7 @@ def add_annealed(
     if there != [result["epochs"], result["valid_last"], result["data_sha256"], _plain(result["config"])]:
         raise UserError(f"{file} is not of {folder} as it is now: make the row anew first, without --anneal")
     asked = dataclasses.replace(
-        recipe.question, ais=TEMPERATURES, ais_chains=1, ais_rows=ALL, threads=threads, seed=seed
+        recipe.evaluation, ais=TEMPERATURES, ais_chains=1, ais_rows=ALL, threads=threads, seed=seed
     )
     result["annealed"] = {"temperatures": asked.ais, "chains": 1} | anneal(folder, quiet, **vars(asked))
     _file(file, result)
@@ -130,7 +130,7 @@ def _file(file: Path, result: dict[str, Any]) -> None:
     write(file, json.dumps(result, indent=1).encode() + b"\n")
 
 
-def _train(config: Config, folder: Path, budget: float | None, question: Question, quiet: bool) -> Run:
+def _train(config: Config, folder: Path, budget: float | None, settings: EvaluateConfig, quiet: bool) -> Run:
     """Train, or go on training, until the budget has to be left to the question.
 
     How many epochs that makes is planned anew as they go by, since their pace changes. A run that an earlier budget, or
@@ -151,9 +151,9 @@ def _train(config: Config, folder: Path, budget: float | None, question: Questio
         if _over(run):
             return run
         if share == PLANNING[0] and budget is not None:  # now there is something to try refits and scoring with
-            seconds = max(seconds, budget - question.draws * _seconds_a_draw(run, question) / SPARE)
-            seconds -= question.refit * _seconds_a_pass(run, question) + _seconds_of_annealing(run, question)
-            seconds -= _seconds_of_refining(run, question)
+            seconds = max(seconds, budget - settings.draws * _seconds_a_draw(run, settings) / SPARE)
+            seconds -= settings.refit * _seconds_a_pass(run, settings) + _seconds_of_annealing(run, settings)
+            seconds -= _seconds_of_refining(run, settings)
         _plan(run, config, min(config.epochs, _epochs_within(run, began + seconds - time.monotonic())))
     return _go_on(config, folder, quiet)
 
@@ -194,69 +194,71 @@ def _epochs_within(run: Run, seconds: float) -> int:
     return max(least, done + more)
 
 
-def _within(end: float, run: Run, question: Question) -> Question:
+def _within(end: float, run: Run, settings: EvaluateConfig) -> EvaluateConfig:
     """With as many draws for each row as the time allows, if not all; refined, if that leaves half of it for these."""
     some = run.data().valid[:FEW_ROWS]
-    evaluate(run.path, x=some, **vars(question) | {"draws": 1, "refine": 0, "ais": 0, "quiet": True})  # keeps its fit
-    each, refining = _seconds_a_draw(run, question), _seconds_of_refining(run, question)
-    left = end - _seconds_of_annealing(run, question) - time.monotonic()
-    refine, left = (question.refine, left - refining) if refining < left / 2 else (0, left)
-    draws = min(question.draws, max(LEAST_DRAWS, math.floor(SPARE * left / each)))
-    return dataclasses.replace(question, draws=draws, refine=refine)
+    evaluate(run.path, x=some, **vars(settings) | {"draws": 1, "refine": 0, "ais": 0, "quiet": True})  # keeps its fit
+    each, refining = _seconds_a_draw(run, settings), _seconds_of_refining(run, settings)
+    left = end - _seconds_of_annealing(run, settings) - time.monotonic()
+    refine, left = (settings.refine, left - refining) if refining < left / 2 else (0, left)
+    draws = min(settings.draws, max(LEAST_DRAWS, math.floor(SPARE * left / each)))
+    return dataclasses.replace(settings, draws=draws, refine=refine)
 
 
-def _seconds_a_draw(run: Run, question: Question) -> float:
+def _seconds_a_draw(run: Run, settings: EvaluateConfig) -> float:
     """How long one draw for every row takes, by the measure of some for a few of the validation rows.
 
     What it takes with a single draw is no work of draws, and there are so many that they take longer.
     """
-    alone, draws = _trial(run, question, 1), 100
-    while (took := _trial(run, question, draws) - alone) < max(alone, LONG_ENOUGH) and draws < question.draws:
+    alone, draws = _trial(run, settings, 1), 100
+    while (took := _trial(run, settings, draws) - alone) < max(alone, LONG_ENOUGH) and draws < settings.draws:
         draws *= 4
-    return max(took, 1e-3 * alone) / (FEW_ROWS * draws) * len(run.data().split(question.split))
+    return max(took, 1e-3 * alone) / (FEW_ROWS * draws) * len(run.data().split(settings.split))
 
 
-def _seconds_a_pass(run: Run, question: Question) -> float:
+def _seconds_a_pass(run: Run, settings: EvaluateConfig) -> float:
     """How long one pass of a refit takes."""
-    once, twice = (_trial(run, question, 1, passes) for passes in (1, 2))
+    once, twice = (_trial(run, settings, 1, passes) for passes in (1, 2))
     return max(0.0, twice - once)
 
 
-def _seconds_of_refining(run: Run, question: Question) -> float:
+def _seconds_of_refining(run: Run, settings: EvaluateConfig) -> float:
     """How long it takes to refine the proposal for every row, if that is asked for: by a few rows and steps."""
-    if not question.refine:
+    if not settings.refine:
         return 0.0
-    _trial(run, question, 1, refine=1)  # loads what has to be loaded once
-    took = _trial(run, question, 1, refine=FEW_STEPS) - _trial(run, question, 1)
-    return max(0.0, took) * question.refine / FEW_STEPS / FEW_ROWS * len(run.data().split(question.split))
+    _trial(run, settings, 1, refine=1)  # loads what has to be loaded once
+    took = _trial(run, settings, 1, refine=FEW_STEPS) - _trial(run, settings, 1)
+    return max(0.0, took) * settings.refine / FEW_STEPS / FEW_ROWS * len(run.data().split(settings.split))
 
 
-def _seconds_of_annealing(run: Run, question: Question) -> float:
+def _seconds_of_annealing(run: Run, settings: EvaluateConfig) -> float:
     """How long annealing takes, if it is asked for: by a few rows and temperatures."""
-    if not question.ais:
+    if not settings.ais:
         return 0.0
-    data, few = run.data(), max(1, question.ais // 50)
-    rows, scored = data.valid[:FEW_ROWS], min(question.ais_rows, len(data.split(question.split)))
-    posterior = dataclasses.replace(run.posterior(), shelf=Nowhere())
+    data, few = run.data(), max(1, settings.ais // 50)
+    rows, scored = data.valid[:FEW_ROWS], min(settings.ais_rows, len(data.split(settings.split)))
+    posterior = dataclasses.replace(run.posterior(), cache=NoCache())
 
     def trial(temperatures: int) -> float:
         started = time.monotonic()
-        posterior.anneal(rows, Annealing(temperatures, question.ais_chains), "last")
+        posterior.anneal(rows, Annealing(temperatures, settings.ais_chains), "last")
         return time.monotonic() - started
 
-    with use_threads(question.threads or run.config.threads):
+    with use_threads(settings.threads or run.config.threads):
         trial(1)  # loads what has to be loaded once
         took = trial(few)
-    return took * question.ais / few * (scored + 2 * min(scored, GAP_ROWS)) / len(rows)
+    return took * settings.ais / few * (scored + 2 * min(scored, GAP_ROWS)) / len(rows)
 
 
-def _trial(run: Run, question: Question, draws: int, passes: int = 0, refine: int = 0) -> float:
+def _trial(run: Run, settings: EvaluateConfig, draws: int, passes: int = 0, refine: int = 0) -> float:
     """How long it takes to fit a proposal to the last weights and score a few rows with it; nothing of it is kept."""
-    fitted = run.posterior(refit_passes=passes, refit_objective=question.refit_objective)
-    posterior = dataclasses.replace(fitted, shelf=Nowhere())
+    fitted = run.posterior(refit_passes=passes, refit_objective=settings.refit_objective)
+    posterior = dataclasses.replace(fitted, cache=NoCache())
     started = time.monotonic()
-    with use_threads(question.threads or run.config.threads):
-        posterior.score(run.data().valid[:FEW_ROWS], "last", Scoring(draws, refine=refine, memory=question.memory))
+    with use_threads(settings.threads or run.config.threads):
+        posterior.row_likelihoods(
+            run.data().valid[:FEW_ROWS], "last", LikelihoodConfig(draws, refine=refine, memory=settings.memory)
+        )
     return time.monotonic() - started
 
 
@@ -276,7 +278,7 @@ def _result(recipe: Recipe, run: Run, facts: dict[str, Any]) -> dict[str, Any]:
     rows = len(run.data().train)
     training, scoring = _training(metrics), json.loads((run.path / SCORING).read_text())["seconds"]
     annealed = facts.get("annealed")
-    too_few_draws = annealed is None and facts["draws"] < recipe.question.draws
+    too_few_draws = annealed is None and facts["draws"] < recipe.evaluation.draws
     fewer = facts["collected"] < recipe.config.collect or too_few_draws
     return {
         "name": recipe.name,
@@ -291,10 +293,10 @@ def _result(recipe: Recipe, run: Run, facts: dict[str, Any]) -> dict[str, Any]:
         "draw_error": facts["draw_error"],
         "of": facts["of"],
         "draws": facts["draws"],
-        "draws_of_the_recipe": recipe.question.draws,
+        "draws_of_the_recipe": recipe.evaluation.draws,
         "refit": recipe.refit,
         "refine": facts["refine"],
-        "effective": facts["ess"],
+        "ess": facts["ess"],
         "unreliable_share": facts["unreliable"] / facts["n"],
         "samples": facts["collected"],
         "samples_of_the_paper": recipe.config.collect,

@@ -60,19 +60,19 @@ def marks(result: dict[str, Any]) -> list[str]:
         return []
     recommended = result["preset"] == "recommended"
     config = (with_recommended(recipe) if recommended else recipe).config
-    cut = result["cut"] or (not recipe.question.ais and result["draws"] < recipe.question.draws)
+    cut = result["cut"] or (not recipe.evaluation.ais and result["draws"] < recipe.evaluation.draws)
     by_draws = result.get("by_draws", result["log_likelihood"])
     said = {
         "recommended settings": recommended,
         "cut": cut,
         f"seed {result['seed']}": result["seed"],
         f"by K draws {by_draws:.2f}": by_draws != result["log_likelihood"],
-        "not annealed": recipe.question.ais and not result.get("annealed"),
+        "not annealed": recipe.evaluation.ais and not result.get("annealed"),
     }
     here, there = dataclasses.asdict(Config()) | result["config"], dataclasses.asdict(config)
     if config.hidden:  # else there is no proposal to fit
         here = here | {"refit": result["refit"], "refine": result.get("refine", 0)}
-        there = there | {"refit": recipe.refit, "refine": recipe.question.refine}
+        there = there | {"refit": recipe.refit, "refine": recipe.evaluation.refine}
     untold = (*FREE, "seed", *["warmup_step"] * (not here["warmup"]))
     other = [
         f"{name} {_written(here[name])}"

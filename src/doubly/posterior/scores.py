@@ -6,10 +6,10 @@ from typing import NamedTuple
 import torch
 
 from doubly.core.statistics import stderr
-from doubly.latents import RELIABLE, Scored
+from doubly.latents import RELIABLE, RowLikelihoods
 
 
-class Score(NamedTuple):
+class LikelihoodSummary(NamedTuple):
     """What the scores of a set of rows come to."""
 
     log_likelihood: float
@@ -27,32 +27,32 @@ class Score(NamedTuple):
     n: int
 
 
-def summary(rows: Scored) -> Score:
+def summarise(rows: RowLikelihoods) -> LikelihoodSummary:
     """The score of a set of rows."""
     n = len(rows.log_likelihood)
-    return Score(
+    return LikelihoodSummary(
         rows.log_likelihood.double().mean().item(),
         stderr(rows.log_likelihood),
         rows.noise.double().square().sum().sqrt().item() / n,
-        rows.effective.double().mean().item(),
+        rows.ess.double().mean().item(),
         int((rows.khat > RELIABLE).sum()),
         rows.draws.double().mean().item(),
         n,
     )
 
 
-def ensemble(members: list[Scored]) -> Scored:
+def ensemble(members: list[RowLikelihoods]) -> RowLikelihoods:
     """The predictive log (1/M) sum_m p(x | theta_m) from the scores of its members.
 
     All is as if the members' draws, which are independent, had been pooled: with S_m the sum of a member's weights, of
     which it has E_m effective ones, there are (sum S_m)^2 / sum (S_m^2 / E_m). The tail is the heaviest of any.
     """
-    log_likelihood, effective, khat, noise, draws = (torch.stack(values) for values in zip(*members, strict=True))
+    log_likelihood, ess, khat, noise, draws = (torch.stack(values) for values in zip(*members, strict=True))
     share = torch.softmax(log_likelihood, 0)
     heaviest = khat.nan_to_num(nan=-math.inf).amax(0)
-    return Scored(
+    return RowLikelihoods(
         log_likelihood.logsumexp(0) - math.log(len(members)),
-        1 / (share**2 / effective).sum(0),
+        1 / (share**2 / ess).sum(0),
         torch.where(khat.isnan().all(0), math.nan, heaviest),
         (share * noise).square().sum(0).sqrt(),
         draws.sum(0),

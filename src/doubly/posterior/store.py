@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doubly.core.cache import Nowhere, Shelf, Tensors
+from doubly.core.cache import Cache, NoCache, Tensors
 from doubly.core.errors import UserError
 from doubly.core.random import generator
 from doubly.core.types import Of, Refit
@@ -24,16 +24,17 @@ from doubly.latents import (
     OBJECTIVES,
     Annealing,
     Gap,
+    LikelihoodConfig,
     Marginal,
     Mean,
-    Scored,
-    Scoring,
-    Tally,
+    Pair,
+    PartialSums,
+    RowLikelihoods,
+    log_likelihood,
     normalised,
     propose,
-    score,
 )
-from doubly.latents.completions import Filled, Imputation, Moments, fill, log_observed
+from doubly.latents.completions import ChainCompletions, ImputeConfig, Moments, impute, log_observed
 from doubly.layers.chain import Chain
 from doubly.posterior.scores import ensemble
 from doubly.training.method import Method
@@ -48,8 +49,8 @@ MOST_CELLS = 2**24  # candidates x chains x rows x columns that are filled in at
 class Imputed(NamedTuple):
     """Completed rows."""
 
-    draws: np.ndarray
-    """Completions (draws, rows, D): each is a draw given what was there."""
+    completions: np.ndarray
+    """Completed rows (draws, rows, D): each is a draw given what was there."""
     mean: np.ndarray
     """What is expected of each entry (rows, D); of a binary one, the probability that it is 1."""
     spread: np.ndarray
@@ -76,7 +77,8 @@ class Posterior:
     """The proposal's weights where the chain stands."""
     last_theta: Tensor
     mean_theta: Tensor | None
-    kept: list[Tensor]
+    thetas: list[Tensor]
+    """Samples of the weights, evenly spaced over the collection."""
     train: Callable[[], Tensor]
     """The training rows, to which proposals are fitted."""
     means: dict[int, Tensor] = field(default_factory=dict)
@@ -88,7 +90,7 @@ class Posterior:
     refit_passes: int = 100
     refit_objective: Refit | None = None
     """What the proposal climbs then: wake unless the run's own objective goes through the draws."""
-    shelf: Shelf = field(default_factory=Nowhere)
+    cache: Cache = field(default_factory=NoCache)
     patience: float = 60.0
     """Seconds between two writings of unfinished work to the shelf."""
     progress: Callable[[str, float], None] = lambda what, share: None
@@ -136,19 +138,25 @@ class Posterior:
         """The weights where the chain stands."""
         return self.last_theta
 
-    def draws(self) -> list[Tensor]:
+    def samples(self) -> list[Tensor]:
         """The samples of the weights that were kept (or averages over windows), evenly spaced over the collection."""
-        return [member.theta for member in self._kept()]
+        return [member.theta for member in self._samples()]
 
     def log_likelihood(
         self, x: np.ndarray, draws: int = 1000, of: Of = "mean", seed: int = 0, refine: int = 0
     ) -> np.ndarray:
         """log p(x), one value for each row; with `refine`, after so many steps that fit the proposal to it alone."""
-        return self.score(x, of, Scoring(draws=draws, refine=refine, seed=seed)).log_likelihood.cpu().numpy()
+        return (
+            self.row_likelihoods(x, of, LikelihoodConfig(draws=draws, refine=refine, seed=seed))
+            .log_likelihood.cpu()
+            .numpy()
+        )
 
-    def score(self, x: np.ndarray, of: Of = "mean", how: Scoring | None = None, samples: int | None = None) -> Scored:
+    def row_likelihoods(
+        self, x: np.ndarray, of: Of = "mean", how: LikelihoodConfig | None = None, samples: int | None = None
+    ) -> RowLikelihoods:
         """log p(x) of each row, with how far to trust it; `samples` chooses the mean of the first so many."""
-        rows, how = self._rows(x), how or Scoring()
+        rows, how = self._rows(x), how or LikelihoodConfig()
         members = self._members(of, samples)
         scores = []
         for i, member in enumerate(members):
@@ -161,7 +169,7 @@ class Posterior:
     def tidy(self) -> None:
         """Take off the shelf what is finished and has been handed over."""
         for name in self._finished:
-            self.shelf.drop(name)
+            self.cache.drop(name)
         self._finished.clear()
 
     def anneal(
@@ -178,15 +186,15 @@ class Posterior:
             raise UserError(
                 "annealing needs complete rows, and some have holes: leave --ais out, or fill them in first"
             )
-        name = f"evaluations/annealed-{_digest(theta, rows)}-{_digest_text(repr((how, seed)))}"
-        found = self.shelf.get(name) or {"log_likelihood": torch.zeros(0), "effective": torch.zeros(0)}
-        while (first := len(found["effective"])) < len(rows):
+        name = f"evaluations/annealing-{_digest(theta, rows)}-{_digest_text(repr((how, seed)))}"
+        found = self.cache.get(name) or {"log_likelihood": torch.zeros(0), "ess": torch.zeros(0)}
+        while (first := len(found["ess"])) < len(rows):
             block = rows[first : first + ANNEALED].float()
             rng = generator(theta.device, seed, "annealing", first)
             progress = self._annealing(f"annealing rows {first + 1} to {first + len(block)} of {len(rows)}")
-            done = how.log_marginal(self.model, theta, block, rng, progress)._asdict()
+            done = how.log_likelihood(self.model, theta, block, rng, progress)._asdict()
             found = {key: torch.cat([found[key].to(value), value]) for key, value in done.items()}
-            self.shelf.put(name, found)
+            self.cache.put(name, found)
         self._finished.append(name)
         return Marginal(**found)
 
@@ -195,12 +203,12 @@ class Posterior:
         theta = self._annealable(how, of, samples)
         name = f"evaluations/gap-{_digest(theta)}-{_digest_text(repr((how, seed, n)))}"
         self._finished.append(name)
-        if (kept := self.shelf.get(name)) is not None:
+        if (kept := self.cache.get(name)) is not None:
             return Gap(*(Mean(mean, None if math.isnan(error) else error) for mean, error in kept["gap"].tolist()))
         rng = generator(theta.device, seed, "annealing gap")
         found = how.gap(self.model, theta, n, rng, self._annealing("annealing rows of the model, both ways"))
         rows = [[each.mean, math.nan if each.stderr is None else each.stderr] for each in found]
-        self.shelf.put(name, {"gap": torch.tensor(rows, dtype=torch.float64)})
+        self.cache.put(name, {"gap": torch.tensor(rows, dtype=torch.float64)})
         return found
 
     def _annealable(self, how: Annealing, of: Of, samples: int | None) -> Tensor:
@@ -228,7 +236,7 @@ class Posterior:
         self,
         x: np.ndarray,
         draws: int = 20,
-        how: Imputation | None = None,
+        how: ImputeConfig | None = None,
         of: Of = "ensemble",
         seed: int = 0,
     ) -> "Imputed":
@@ -239,58 +247,59 @@ class Posterior:
         """
         _check_draws(draws)
         given = self._numbers(x)
-        how, holes = how or Imputation(), np.isnan(given)
-        rows = self._rows(np.where(holes, 0, given)).float()
-        missing = torch.as_tensor(holes).to(rows.device)
+        how, missing = how or ImputeConfig(), np.isnan(given)
+        rows = self._rows(np.where(missing, 0, given)).float()
+        mask = torch.as_tensor(missing).to(rows.device)
         members = self._members(of)[:draws]
         shares = [len(part) for part in np.array_split(np.arange(draws), len(members))]
         blocks = max(1, math.ceil(rows.numel() * shares[0] * how.candidates / MOST_CELLS))
         found = []
         for i, (member, share) in enumerate(zip(members, shares, strict=True)):
             phi, rng = self._proposal(member), generator(rows.device, seed, "impute", i)
-            chains = self.model, member.theta, self.method.proposal, phi
-            parts: list[Filled] = []
-            for part, holes_there in zip(rows.tensor_split(blocks), missing.tensor_split(blocks), strict=True):
+            pair = Pair(self.model, member.theta, self.method.proposal, phi)
+            parts: list[ChainCompletions] = []
+            for part, where in zip(rows.tensor_split(blocks), mask.tensor_split(blocks), strict=True):
                 done = (i + len(parts) / blocks) / len(members)
-                report = functools.partial(self._filling, done, 1 / (blocks * len(members)))
-                parts.append(fill(*chains, part, holes_there, self._marginals(), share, how, rng, report))
+                report = functools.partial(self._imputing, done, 1 / (blocks * len(members)))
+                parts.append(impute(pair, part, where, self._marginals(), share, how, rng, report))
             found.append([torch.cat(each, 1) for each in zip(*parts, strict=True)])
-        filled, expected = (torch.cat(each) for each in zip(*found, strict=True))
-        return Imputed(self._out(filled), expected.mean(0).cpu().numpy(), filled.std(0, correction=0).cpu().numpy())
+        completed, expected = (torch.cat(each) for each in zip(*found, strict=True))
+        spread = completed.std(0, correction=0)
+        return Imputed(self._out(completed), expected.mean(0).cpu().numpy(), spread.cpu().numpy())
 
-    def _filling(self, done: float, part: float, share: float) -> None:
+    def _imputing(self, done: float, part: float, share: float) -> None:
         self.progress("filling in", done + part * share)
 
     def log_conditional(
         self,
         x: np.ndarray,
-        holes: np.ndarray,
-        filled: np.ndarray,
+        missing: np.ndarray,
+        completions: np.ndarray,
         draws: int = 1000,
         of: Of = "ensemble",
         seed: int = 0,
     ) -> np.ndarray:
-        """log p(x_missing | x_observed) of each row, where the missing entries (`holes`) of x are known after all.
+        """log p(x_missing | x_observed) of each row, where the missing entries of x are known after all.
 
-        It is the difference of two estimates by importance sampling; completions of the rows, `filled` (draws, rows,
-        D), tell the proposal where to look for the hidden variables when only the observed entries are known, unless it
-        has learnt to look at holes.
+        It is the difference of two estimates by importance sampling. Completions of the rows (draws, rows, D) tell the
+        proposal where the latents are when only the observed entries are known, unless it has learnt from rows with
+        missing values.
         """
-        rows, missing = self._rows(x), torch.as_tensor(holes).to(self.phi.device)
-        guesses = torch.as_tensor(filled[: min(len(filled), 8)]).float().to(self.phi.device)
+        rows, mask = self._rows(x), torch.as_tensor(missing).to(self.phi.device)
+        guesses = torch.as_tensor(completions[:8]).float().to(self.phi.device)
         whole, observed = [], []
         for i, member in enumerate(self._members(of)):
             phi, rng = self._proposal(member), generator(rows.device, seed, "conditional", i)
-            chains = self.model, member.theta, self.method.proposal, phi
-            how = Scoring(draws=draws, seed=seed, member=i)
-            whole.append(score(*chains, rows, how).log_likelihood)
+            pair = Pair(self.model, member.theta, self.method.proposal, phi)
+            how = LikelihoodConfig(draws=draws, seed=seed, member=i)
+            whole.append(log_likelihood(pair, rows, how).log_likelihood)
             if self.method.proposal.masked:
-                observed.append(score(*chains, rows.float().masked_fill(missing, math.nan), how).log_likelihood)
+                observed.append(log_likelihood(pair, rows.float().masked_fill(mask, math.nan), how).log_likelihood)
                 continue
             observed.append(
                 torch.cat([
-                    log_observed(*chains, part.float(), hole, guess, draws, rng)
-                    for part, hole, guess in zip(rows.split(10), missing.split(10), guesses.split(10, 1), strict=True)
+                    log_observed(pair, part.float(), where, guess, draws, rng)
+                    for part, where, guess in zip(rows.split(10), mask.split(10), guesses.split(10, 1), strict=True)
                 ])
             )  # fmt: skip
         difference = torch.stack(whole).logsumexp(0) - torch.stack(observed).logsumexp(0)
@@ -314,9 +323,9 @@ class Posterior:
             for rows in self._rows(x).split(256):
                 codes = []
                 for theta, phi in members:
-                    drawn = propose(self.model, theta, self.method.proposal, phi, rows.float(), draws, rng)
+                    drawn = propose(Pair(self.model, theta, self.method.proposal, phi), rows.float(), draws, rng)
                     weight = normalised(drawn.log_weight)[..., None]
-                    codes.append([(weight * z).sum(0) for z in drawn.hidden])
+                    codes.append([(weight * z).sum(0) for z in drawn.latents])
                 blocks.append([torch.stack(layer).mean(0) for layer in zip(*codes, strict=True)])
         return [torch.cat(layer).cpu().numpy() for layer in zip(*blocks, strict=True)]
 
@@ -331,7 +340,7 @@ class Posterior:
                 import arviz
         except ImportError:
             raise UserError("this needs arviz: install it with pip install 'doubly[arviz]'") from None
-        chains = [chain.kept for chain in (self, *self.others)]
+        chains = [chain.thetas for chain in (self, *self.others)]
         counts = [len(kept) for kept in chains]
         if 0 in counts:
             raise UserError("a run has kept no samples of the weights: resume it, or fit it with --keep 10")
@@ -347,8 +356,8 @@ class Posterior:
         }
         return arviz.from_dict(posterior, posterior_attrs={"window": self.method.window})
 
-    def _kept(self) -> list[Member]:
-        members = [Member(theta, chain.phi) for chain in (self, *self.others) for theta in chain.kept]
+    def _samples(self) -> list[Member]:
+        members = [Member(theta, chain.phi) for chain in (self, *self.others) for theta in chain.thetas]
         if not members:
             raise UserError(
                 "this run has kept no samples of the weights: resume it, or ask for the last draw (--of last)"
@@ -360,7 +369,7 @@ class Posterior:
         choices: dict[str, Callable[[], list[Member]]] = {
             "mean": lambda: [Member(self.mean(samples), self.phi)],
             "last": lambda: [Member(chain.last(), chain.phi) for chain in (self, *self.others)],
-            "ensemble": self._kept,
+            "ensemble": self._samples,
         }
         if of not in choices:
             raise UserError(f"of must be one of {', '.join(choices)}, got {of!r}")
@@ -377,24 +386,24 @@ class Posterior:
         name = f"posterior/proposal-{_digest(*member)}-{self.refit_passes}"
         name += f"-{self.refit_objective}" if self.refit_objective else ""
         if name not in self._fitted:
-            found = self.shelf.get(name)
+            found = self.cache.get(name)
             if found is None:
                 found = {"phi": self._refit(method, member, f"{name}-unfinished", whose)}
-                self.shelf.put(name, found)
-                self.shelf.drop(f"{name}-unfinished")
+                self.cache.put(name, found)
+                self.cache.drop(f"{name}-unfinished")
             self._fitted[name] = found["phi"]
         return self._fitted[name]
 
     def _refit(self, method: Method, member: Member, name: str, whose: str) -> Tensor:
         """Fit a proposal, going on from what an earlier attempt has left."""
-        keep, passes = self._keeping(name), self.refit_passes
+        keep, passes = self._saving(name), self.refit_passes
 
         def watch(halfway: Tensors, done: int) -> None:
             keep(halfway, f"fitting the proposal{whose}, pass {done} of {passes}", done / passes)
 
-        return refit(method, *member, self.train(), passes, watch, self.shelf.get(name))
+        return refit(method, *member, self.train(), passes, watch, self.cache.get(name))
 
-    def _keeping(self, name: str) -> Callable[[Tensors, str, float], None]:
+    def _saving(self, name: str) -> Callable[[Tensors, str, float], None]:
         """What shows progress, and leaves unfinished work on the shelf now and then, and when it is stopped."""
         written = time.monotonic()
 
@@ -403,45 +412,45 @@ class Posterior:
             try:
                 self.progress(what, share)
             except BaseException:
-                self.shelf.put(name, unfinished)
+                self.cache.put(name, unfinished)
                 raise
             if time.monotonic() - written >= self.patience:
-                self.shelf.put(name, unfinished)
+                self.cache.put(name, unfinished)
                 written = time.monotonic()
 
         return keep
 
-    def _score(self, theta: Tensor, phi: Tensor, rows: Tensor, how: Scoring, whose: str) -> Scored:
+    def _score(self, theta: Tensor, phi: Tensor, rows: Tensor, how: LikelihoodConfig, whose: str) -> RowLikelihoods:
         """Score the rows, going on from what an earlier attempt has left."""
-        name = f"evaluations/unfinished-{_digest(theta, phi, rows)}-{_digest_text(repr(how))}"
-        left, keep = self.shelf.get(name), self._keeping(name)
+        name = f"evaluations/partial-{_digest(theta, phi, rows)}-{_digest_text(repr(how))}"
+        left, keep = self.cache.get(name), self._saving(name)
 
-        def watch(tally: Tally, share: float) -> None:
-            keep(tally._asdict(), f"scoring{whose}", share)
+        def watch(partial: PartialSums, share: float) -> None:
+            keep(partial._asdict(), f"scoring{whose}", share)
 
         self._finished.append(name)
         if left and "log_likelihood" in left:  # an ensemble was stopped at a later member
-            return Scored(**left)
+            return RowLikelihoods(**left)
         method = self.method
-        tally = Tally(**left) if left else None
-        found = score(method.model, theta, method.proposal, phi, rows, how, tally, watch)
-        self.shelf.put(name, found._asdict())
+        partial = PartialSums(**left) if left else None
+        found = log_likelihood(Pair(method.model, theta, method.proposal, phi), rows, how, partial, watch)
+        self.cache.put(name, found._asdict())
         return found
 
     def _rows(self, x: np.ndarray) -> Tensor:
         """Rows checked against the model's data layer."""
         layer, rows = self.model.layers[0], self._numbers(x)
-        holes = np.isnan(rows)
+        missing = np.isnan(rows)
         bad = ~(np.abs(rows) <= LARGEST) if layer.kind == "real" else (rows != 0) & (rows != 1)
         if self.method.proposal.masked:
-            bad &= ~holes
+            bad &= ~missing
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             expected = "0 or 1" if layer.kind == "binary" else "a finite number (float32)"
-            cure = ": it has learnt from complete rows; fill them in first (impute)" if holes[row, column] else ""
+            cure = ": it has learnt from complete rows; fill them in first (impute)" if missing[row, column] else ""
             value = rows[row, column]
             raise UserError(f"row {row}, column {column} is {value}, but the model expects {expected}{cure}")
-        narrow = layer.kind == "binary" and not holes.any()
+        narrow = layer.kind == "binary" and not missing.any()
         return torch.as_tensor(rows.astype(np.uint8 if narrow else np.float32)).to(self.phi.device)
 
     def _numbers(self, x: np.ndarray) -> np.ndarray:

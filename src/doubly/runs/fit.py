@@ -17,7 +17,7 @@ import torch
 from doubly.runs import presets
 from doubly.runs.config import MOST_THREADS, Config, from_dict
 from doubly.runs.build import build
-from doubly.data import Data, absolute, load, missing, unscaled
+from doubly.data import Data, absolute, load, missing_mask, unscaled
 from doubly.core.errors import UserError
 from doubly.kernels.choose import compiling
 from doubly.posterior.store import Posterior
@@ -108,7 +108,7 @@ def _drive(run: Run, data: Data, method: Method, quiet: bool, until: float) -> R
         if finished(method, state):
             progress.say(f"{run.path} is finished after {state.epoch} epochs: nothing to do")
             return run
-        _note_holes(progress, data)
+        _note_missing(progress, data)
         _warn_of_scale(progress, data)
         if method.collect and not planned(method, state._replace(began=latest_start(method, len(train))), len(train)):
             raise UserError(
@@ -239,12 +239,12 @@ def check_device(device: str) -> None:
         raise UserError(f"device {device!r} cannot be used here ({reason}); try cpu") from None
 
 
-def _note_holes(progress: Progress, data: Data) -> None:
-    holes = missing(data.train)
-    if holes.any():
-        empty = int(holes.all(1).sum())
+def _note_missing(progress: Progress, data: Data) -> None:
+    missing = missing_mask(data.train)
+    if missing.any():
+        empty = int(missing.all(1).sum())
         rest = f"; {empty} rows have no value at all and teach nothing" if empty else ""
-        progress.say(f"{holes.mean():.1%} of the training cells are missing and left out of the likelihood{rest}")
+        progress.say(f"{missing.mean():.1%} of the training cells are missing and left out of the likelihood{rest}")
 
 
 def _warn_of_scale(progress: Progress, data: Data) -> None:

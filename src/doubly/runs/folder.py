@@ -126,8 +126,8 @@ class Run:
     def facts(self) -> Facts:
         """What the data were like, known without them."""
         with self._data_json() as facts:
-            shape, holes = tuple(map(int, facts["shape"])), facts.get("holes", False)
-            return Facts(int(facts["width"]), facts["kind"], shape, facts["dynamic"], holes)
+            shape, has_missing = tuple(map(int, facts["shape"])), facts.get("holes", False)
+            return Facts(int(facts["width"]), facts["kind"], shape, facts["dynamic"], has_missing)
 
     @property
     def columns(self) -> Columns | None:
@@ -181,6 +181,8 @@ class Run:
         for at, record in enumerate(found, start=1):
             if not isinstance(record, dict) or "epoch" not in record:
                 raise UserError(f"{file} is damaged: line {at} is no record of an epoch")
+            if "effective" in record:  # its name until version 0.2
+                record["ess"] = record.pop("effective")
         return found
 
     def log(self, record: dict[str, Any]) -> None:
@@ -244,18 +246,18 @@ class Run:
         if state is None:
             raise UserError(f"{self.path} has no checkpoint yet: let doubly fit (or doubly resume) run a little longer")
         device = state.mean.device
-        kept, means = (self._vectors(kind, state.collected, device) for kind in ("draw", "mean"))
+        samples, means = (self._vectors(kind, state.collected, device) for kind in ("draw", "mean"))
         return Posterior(
             method=method,
             phi=state.phi.theta,
             last_theta=state.theta.theta,
             mean_theta=state.mean.float() if state.collected else None,
-            kept=list(kept.values()),
+            thetas=list(samples.values()),
             means=means,
             epoch=state.epoch,
             collected=state.collected,
             train=lambda: torch.as_tensor(self.data().train).to(device),
-            shelf=_Files(self.path, device),
+            cache=FileCache(self.path, device),
             **options,
         )
 
@@ -278,7 +280,7 @@ class Run:
             raise UserError(f"{file} is damaged: {error}") from None
 
 
-class _Files:
+class FileCache:
     """Files of tensors in the run folder, for what took long to work out."""
 
     def __init__(self, folder: Path, device: torch.device):
@@ -316,7 +318,7 @@ def _facts(data: Data) -> dict[str, Any]:
         "kind": data.kind,
         "shape": list(data.shape),
         "dynamic": data.dynamic,
-        **({"holes": True} if data.holes else {}),  # a folder of before there were any is as it was
+        **({"holes": True} if data.has_missing else {}),  # a folder of before there were any is as it was
         "rows": rows,
         "columns": data.columns.as_json() if data.columns else None,
         "sha256": digest.hexdigest(),
@@ -344,6 +346,8 @@ def _flatten(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
 def _unflatten(tensors: dict[str, Tensor], numbers: dict[str, Any], method: Method, device: torch.device) -> State:
     rng = torch.Generator(device)
     rng.set_state(tensors.pop("rng"))
+    # its name until version 0.2
+    tensors = {name.replace("memory.hollow.", "memory.missing."): tensor for name, tensor in tensors.items()}
     # counters stay with the host: asking a device for one would make every step wait for it
     moved = {name: tensor.to(device) if tensor.dim() or tensor.is_floating_point() else tensor
              for name, tensor in tensors.items()}  # fmt: skip

@@ -13,6 +13,7 @@ from torch import Tensor
 from doubly.core.errors import Diverged
 from doubly.core.random import generator
 from doubly.core.statistics import stderr
+from doubly.latents.pair import Pair
 from doubly.layers.chain import Chain
 from doubly.training.method import Method, latest_start, mover, watched_from
 from doubly.training.state import State, finished, healthy
@@ -25,7 +26,7 @@ class Record(NamedTuple):
     epoch: int
     phase: str
     train: float
-    effective: float
+    ess: float
     valid: float
     valid_stderr: float | None
     largest_gradient: float
@@ -78,7 +79,7 @@ def _wait_or_collect(method: Method, state: State) -> State:
 
 def _end_epoch(method: Method, state: State, valid: Tensor, n_data: int) -> tuple[State, Record]:
     """Validate on a generator of its own, then collect a sample or watch for the levelling off."""
-    rows_seen, train, effective, largest = state.totals.tolist()
+    rows_seen, train, ess, largest = state.totals.tolist()
     theta, epoch = state.theta.theta, state.epoch + 1
     if not healthy(state):
         name = "warmup_step" if state.epoch < method.warmup else "step"
@@ -89,7 +90,7 @@ def _end_epoch(method: Method, state: State, valid: Tensor, n_data: int) -> tupl
         )
     rng = generator(valid.device, method.seed, "valid")  # the same draws every epoch make epochs comparable
     rows = method.estimator.validate(
-        method.model, theta, method.proposal, state.phi.theta, valid, method.valid_draws, rng
+        Pair(method.model, theta, method.proposal, state.phi.theta), valid, method.valid_draws, rng
     )
     score, spread = rows.log_likelihood.double().mean().item(), stderr(rows.log_likelihood)
     collects = state.began is not None
@@ -108,7 +109,7 @@ def _end_epoch(method: Method, state: State, valid: Tensor, n_data: int) -> tupl
         epoch=epoch,
         phase="collect" if collects else "burn-in",
         train=train / rows_seen,
-        effective=effective / rows_seen,
+        ess=ess / rows_seen,
         valid=score,
         valid_stderr=spread,
         largest_gradient=largest,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from doubly.core.cache import Tensors
 from doubly.core.random import generator
-from doubly.latents import Visit
+from doubly.latents import Batch, Pair
 from doubly.samplers.adam import AdamState
 from doubly.training.method import Method
 from doubly.training.step import batches, rows_at
@@ -44,9 +44,10 @@ def refit(
         for index in batches(torch.randperm(len(train), generator=rng, device=train.device), method.batch):
             state = method.optimiser.ask(state, eta, rng)
             x = rows_at(method, train, index, rng)
-            visit = Visit(method.model, theta, method.proposal, state.theta, x, index, memory, rng)
-            found = method.refitter(visit, wanted="phi")
+            batch = Batch(Pair(method.model, theta, method.proposal, state.theta), x, index, memory, rng)
+            found = method.refitter(batch, wanted="phi")
             memory = found.memory
+            assert found.phi_grad is not None
             state = method.optimiser.tell(state, found.phi_grad, eta, rng)
         numbers = {"t": torch.tensor(state.t), "done": torch.tensor(done + 1), "rng": rng.get_state()}
         vectors = {"theta": state.theta, "m": state.m, "v": state.v}

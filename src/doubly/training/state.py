@@ -71,11 +71,11 @@ def moments(method: Method, x: Tensor) -> Moments:
     """Of the training rows x, those cells that are there."""
     total = square = known = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
     for block in x.split(max(1, WIDENED // x.shape[1])):  # all rows are never widened at once
-        holes = block.isnan()
-        values = block.masked_fill(holes, 0)
+        missing = block.isnan()
+        values = block.masked_fill(missing, 0)
         total = total + values.sum(0, dtype=torch.float64)
         square = square + values.double().square().sum(0)
-        known = known + (~holes).sum(0)
+        known = known + (~missing).sum(0)
     white = 255 if method.dynamic else 1
     spread = (square / known - (total / known) ** 2).clamp(min=0).sqrt()
     return Moments((total / (known * white)).float(), (spread / white).float())

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from doubly.latents import Estimate, Visit, Wanted
+from doubly.latents import Batch, Estimate, Pair, Wanted
 from doubly.training.method import Method, mover
 from doubly.training.state import State
 
@@ -21,21 +21,24 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
     shared = phi_steps > 0 and not (method.resample or method.phi_first)
 
     def estimate(wanted: Wanted) -> Estimate:  # at the present theta and phi
-        visit = Visit(method.model, theta.theta, method.proposal, phi.theta, x, index, memory, rng)
-        return method.estimator(visit, wanted)
+        pair = Pair(method.model, theta.theta, method.proposal, phi.theta)
+        batch = Batch(pair, x, index, memory, rng)
+        return method.estimator(batch, wanted)
 
-    def climb_phi(grad: Tensor) -> None:
+    def ascend_phi(grad: Tensor | None) -> None:
         nonlocal phi
+        assert grad is not None  # it was wanted
         grad = method.phi_prior.added(phi.theta, grad, 1 / n_data)
         phi = method.optimiser.tell(method.optimiser.ask(phi, phi_eta, rng), grad, phi_eta, rng)
 
     for _ in range(phi_steps if method.phi_first else 0):
         found = estimate("phi")
         memory = found.memory
-        climb_phi(found.phi_grad)
+        ascend_phi(found.phi_grad)
     theta = sampler.ask(theta, eta, rng)
     found = estimate("both" if shared else "theta")
     memory = found.memory
+    assert found.theta_grad is not None
     grad = method.prior.added(theta.theta, n_data * found.theta_grad)
     theta = sampler.tell(theta, grad, eta, rng)
     totals = _add(state.totals, len(x), found.stats, grad)
@@ -43,7 +46,7 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
         if not shared or i > 0:
             found = estimate("phi")
             memory = found.memory
-        climb_phi(found.phi_grad)
+        ascend_phi(found.phi_grad)
     return state._replace(theta=theta, phi=phi, memory=memory, totals=totals)
 
 
@@ -65,5 +68,5 @@ def _add(totals: Tensor, n: int, stats: dict[str, Tensor], grad: Tensor) -> Tens
     """Add one step on n rows to an epoch's totals, without waiting for the device."""
     low, high = torch.aminmax(grad)
     finite = torch.nan_to_num(torch.maximum(high, -low), nan=0.0)
-    sums = totals[:3].add(torch.stack([torch.ones_like(finite), stats["train"], stats["effective"]]), alpha=n)
+    sums = totals[:3].add(torch.stack([torch.ones_like(finite), stats["train"], stats["ess"]]), alpha=n)
     return torch.cat([sums, torch.maximum(totals[3:], finite)])

@@ -31,7 +31,7 @@ WIDE, MIDDLE, HALF = 776, 540, 370
 SCORE = {"log_likelihood", "stderr", "draws", "ess", "split", "of"}
 """What an evaluation must have to be shown as a result."""
 HEALTH_ADVICE = {
-    "effective": "Effective draws are those that count, of all draws of the hidden variables in a step: near 1, the "
+    "ess": "Effective draws are those that count, of all draws of the hidden variables in a step: near 1, the "
     "proposal fits badly.",
     "temperature": "The kinetic temperature should stay near 1: if it is well above, take a smaller step.",
     "thermostat": "The thermostat should settle as it takes up the noise of the gradient.",

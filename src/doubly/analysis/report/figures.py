@@ -17,7 +17,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from doubly.analysis.diagnose import Track, label
+from doubly.analysis.diagnose import History, label
 from doubly.layers.chain import Chain
 
 Record = dict[str, Any]
@@ -35,7 +35,7 @@ COLLECTING = "#F3EFD9"
 INK = LinearSegmentedColormap.from_list("ink", ["#F1F1EE", "#161616"]).with_extremes(bad="white")
 
 HEALTH_LABELS = {
-    "effective": "effective draws",
+    "ess": "effective draws",
     "temperature": "kinetic\ntemperature",
     "thermostat": "thermostat\n(mean friction)",
 }
@@ -99,11 +99,11 @@ def curve(points: Sequence[Record], over: str) -> Figure:
 def health(metrics: Sequence[Record], draws: int | None = None) -> dict[str, np.ndarray]:
     """What tells whether the chain is well: the effective draws, and whatever the sampler reports of itself.
 
-    `draws` is the number of draws for each row; of a single one, "effective" says nothing and is left out.
+    `draws` is the number of draws for each row; of a single one, "ess" says nothing and is left out.
     """
     series = {name: _column([record["sampler"] for record in metrics], name) for name in metrics[-1]["sampler"]}
     if draws is None or draws > 1:
-        series = {"effective": _column(metrics, "effective")} | series
+        series = {"ess": _column(metrics, "ess")} | series
     return {name: values for name, values in series.items() if np.isfinite(values).any()}
 
 
@@ -115,7 +115,7 @@ def chain_health(metrics: Sequence[Record], draws: int | None = None) -> Figure:
     for axes, (name, values), colour in zip(panels, series.items(), colours, strict=False):
         axes.plot(epoch, values, color=colour, **_stroke(epoch))
         axes.set_ylabel(HEALTH_LABELS.get(name, name))
-        if name == "effective" and draws:
+        if name == "ess" and draws:
             axes.set_ylim(1, 1.03 * draws)
             axes.set_ylabel(f"effective draws\n(of {draws})")
         if name == "temperature":
@@ -129,26 +129,26 @@ def chain_health(metrics: Sequence[Record], draws: int | None = None) -> Figure:
     return figure
 
 
-def traces(tracks: Sequence[Track]) -> Figure:
+def traces(histories: Sequence[History]) -> Figure:
     """Every trace of one or more chains, epoch by epoch; burn-in is pale, and may leave the frame."""
-    names = [name for name in tracks[0].values if all(name in track.values for track in tracks)]
-    last = max(tracks, key=lambda track: len(track.epoch))
+    names = [name for name in histories[0].values if all(name in history.values for history in histories)]
+    last = max(histories, key=lambda history: len(history.epoch))
     figure, panels = _panels(len(names), 1.0 + 1.2 * len(names), last.epoch)
     styles = itertools.product(["-", (0, (4, 1.5)), ":"], [BLUE, VERMILION, GREEN, PURPLE])
-    for track, (style, colour) in zip(tracks, itertools.cycle(styles), strict=False):
+    for history, (style, colour) in zip(histories, itertools.cycle(styles), strict=False):
         for axes, name in zip(panels, names, strict=True):
             line: dict[str, Any] = {"color": colour, "linestyle": style, "linewidth": 1.3}
-            late = track.collecting
-            axes.plot(track.epoch, track.values[name], **line, alpha=0.3)
-            axes.plot(track.epoch[late], track.values[name][late], **line, label=track.name)
+            late = history.collecting
+            axes.plot(history.epoch, history.values[name], **line, alpha=0.3)
+            axes.plot(history.epoch[late], history.values[name][late], **line, label=history.name)
     for axes, name in zip(panels, names, strict=True):
         axes.set_ylabel(textwrap.fill(label(name), 16, break_on_hyphens=False), fontsize=9)
-        axes.set_ylim(_around([(track.values[name], track.collecting) for track in tracks]))
+        axes.set_ylim(_around([(history.values[name], history.collecting) for history in histories]))
         if name == "temperature":
             axes.axhline(1, color=TEXT, linewidth=1, linestyle=":")
             low, high = axes.get_ylim()
             axes.set_ylim(min(low, 0.9), max(high, 1.1))
-    if len(tracks) > 1:
+    if len(histories) > 1:
         lines, names = panels[0].get_legend_handles_labels()
         figure.legend(lines, names, loc="outside upper left", frameon=False, ncols=2, fontsize=9)
     panels[-1].set_xlabel("epoch (pale: burn-in)")

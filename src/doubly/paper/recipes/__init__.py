@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
 
-from doubly.analysis.config import Question
+from doubly.analysis.config import EvaluateConfig
 from doubly.core.errors import UserError
 from doubly.latents import OBJECTIVES
 from doubly.runs.config import Config
@@ -47,7 +47,7 @@ class Recipe:
     preset: str
     """What its settings start from."""
     config: Config
-    question: Question
+    evaluation: EvaluateConfig
     better: dict[str, Any] = field(default_factory=dict)
     """Where the recommended settings of this row differ from those that RECOMMENDED has for its preset."""
 
@@ -55,7 +55,10 @@ class Recipe:
     def refit(self) -> list[Any]:
         """Passes of a refit and what they climb: as in training, if the gradient goes through the draws, or wake."""
         pathwise = OBJECTIVES.make(self.config.objective).pathwise
-        return [self.question.refit, self.question.refit_objective or (self.config.objective if pathwise else "wake")]
+        return [
+            self.evaluation.refit,
+            self.evaluation.refit_objective or (self.config.objective if pathwise else "wake"),
+        ]
 
 
 def recipes() -> dict[str, Recipe]:
@@ -79,7 +82,7 @@ def _recipe(name: str, table: dict[str, Any], row: dict[str, Any]) -> Recipe:
     kin = dict(table.get("presets", {}).get(base, {}))
     score, better = (table.get(name, {}) | kin.pop(name, {}) | row.pop(name, {}) for name in ("score", "recommended"))
     config = preset(base, **(table["all"] | kin | row))
-    return Recipe(name, table["title"], label, published, bound, base, config, Question(**score), better)
+    return Recipe(name, table["title"], label, published, bound, base, config, EvaluateConfig(**score), better)
 
 
 def with_recommended(recipe: Recipe) -> Recipe:

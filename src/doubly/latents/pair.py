@@ -1,0 +1,26 @@
+"""Model and proposal with their weights: the four that go together wherever latent variables are drawn and weighed."""
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from doubly.layers import Chain, Layer, Params, Values
+from doubly.layers.chain import nothing
+
+
+class Pair(NamedTuple):
+    """p(x, z | theta), and q(z | x; phi) which proposes z."""
+
+    model: Chain
+    theta: Tensor
+    proposal: Chain
+    phi: Tensor
+
+    @property
+    def data_layer(self) -> tuple[Layer, Params]:
+        """The model's layer that draws x, and its parameters."""
+        return self.model.layers[0], self.model.unflatten(self.theta)[0]
+
+    def given(self, latents: Values) -> Tensor:
+        """What the data layer is given: the first latent layer, or nothing where there is none."""
+        return latents[0] if latents else nothing(self.theta)
