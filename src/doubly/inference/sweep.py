@@ -30,13 +30,13 @@ def sweep(chain: Chain, theta: Tensor, x: Tensor, hidden: Values, rng: torch.Gen
         logits = F.linear(value, below.given, below.bias)
         if below.before is not None:
             logits = logits + F.linear(under, below.before)
-        W, V = below.given.T, None
+        W, V, blocks = below.given.T, None, [(below.given.shape[0], power)]
         if own.before is not None:  # the units feed each other as they feed the layer below
             logits = torch.cat([logits, own_logits + F.linear(value, own.before)], -1)
             W, V = torch.cat([W, own.before.T], -1), own.before + own.before.T
             field = field + F.linear(value, V)
-        tempered = 0 if power == 1 else below.given.shape[0]
-        values[level] = gibbs.sweep(value, field, logits, W, V, rng, tempered, power).value
+            blocks.append((own.before.shape[0], 1.0))
+        values[level] = gibbs.sweep(value, field, logits, W, V, rng, tuple(blocks)).value
     return tuple(values[1:-1])
 
 
