@@ -213,7 +213,8 @@ def _advice(settings: EvaluateConfig, posterior: Posterior) -> list[str]:
         "more --draws",
         "a longer --refit",
         *["--refine 200"] * (can_refine and not settings.refine),
-        *["--ais 1000"] * (one_model and not settings.ais and Annealing().serves(posterior.model)),
+        *["--ais 1000"]
+        * (one_model and not settings.ais and Annealing().serves(posterior.model, posterior.method.proposal)),
     ]
 
 
@@ -249,7 +250,8 @@ def _check_annealing(settings: EvaluateConfig, runs: Sequence[Run]) -> None:
         raise UserError("annealing is for one set of weights: of one run, --of mean or --of last; or leave --ais out")
     if settings.ais_rows < 1:
         raise UserError(f"ais_rows must be at least 1, got {settings.ais_rows}")
-    _annealing(settings).check(build(runs[0].config, runs[0].facts).model)
+    method = build(runs[0].config, runs[0].facts)
+    _annealing(settings).check(method.model, method.proposal)
 
 
 def _check_same_data(one: Run, other: Run) -> None:

@@ -3,7 +3,7 @@
 log p(z) = sum_k z_k f_k + 1/2 sum_jk z_j V_jk z_k - sum_i c_i softplus(l_i + sum_k z_k W_ki) + constant
 
 is what hidden units have between their layer above, which is in f, and the units i that they feed, those of the layer
-below and, in an autoregressive layer, each other (V). c_i is 1, or a power beta to which the units i have been raised.
+below and, in an autoregressive layer, each other (V). c_i is 1, or the power to which the unit i has been raised.
 Unit k, given the others, is 1 with log-odds
 
 field_k - sum_i c_i [softplus(logits_i where z_k = 1) - softplus(logits_i where z_k = 0)],
@@ -23,9 +23,11 @@ from doubly.kernels import bernoulli, choose
 from doubly.kernels.noise import key
 from doubly.kernels.rows import as_arrays, as_rows
 
+Blocks = tuple[tuple[int, float], ...]
+
 
 class Swept(NamedTuple):
-    """New values, and the log-odds with which each was drawn."""
+    """New values, and the log-odds with which each was drawn; NaN where none was."""
 
     value: Tensor
     log_odds: Tensor
@@ -38,18 +40,24 @@ def sweep(
     W: Tensor,
     V: Tensor | None,
     rng: torch.Generator,
-    tempered: int = 0,
-    beta: float = 1.0,
+    blocks: Blocks | None = None,
+    chosen: Tensor | None = None,
 ) -> Swept:
-    """Draw every unit of `value` (..., H) once, in order, each given all the others.
+    """Draw units of `value` (..., H) once, in order, each given all the others.
 
     `field` (..., H) and `logits` (..., I) are those of the present value, and broadcast with it; W is (H, I), and
-    V (H, H) is symmetric with a zero diagonal, or None if it is all zero. The softplus of the first `tempered` logits
-    counts beta times; what the field has of them is the caller's to scale. Nothing is changed in place.
+    V (H, H) is symmetric with a zero diagonal, or None if it is all zero. Nothing is changed in place.
+
+    `blocks` are pairs (count, power) that divide the logits from the first to the last: the softplus of each counts
+    power times, by default once. What the field has of them is the caller's to scale.
+
+    `chosen` (..., H), of bool or uint8, broadcasts like the field and says which units are drawn, by default all. The
+    others keep their values, and their log-odds are NaN. The sweep leaves the law of z as it is as long as the choice
+    does not depend on z.
     """
     tensors = value, field, logits, W, *(() if V is None else (V,))
     run = fused_sweep if choose.fused(*tensors) else plain_sweep
-    return run(value, field, logits, W, V, rng, tempered, beta)
+    return run(value, field, logits, W, V, rng, blocks, chosen)
 
 
 @torch.no_grad()
@@ -60,25 +68,28 @@ def plain_sweep(
     W: Tensor,
     V: Tensor | None,
     rng: torch.Generator,
-    tempered: int = 0,
-    beta: float = 1.0,
+    blocks: Blocks | None = None,
+    chosen: Tensor | None = None,
 ) -> Swept:
-    value, logits = value.clone(), logits.expand(*value.shape[:-1], -1).clone()
-    field = field.expand(value.shape).clone()
-    log_odds = torch.empty_like(value)
-    for k in range(value.shape[-1]):
-        old = value[..., k : k + 1].clone()
-        on, off = torch.addcmul(logits, 1 - old, W[k]), torch.addcmul(logits, old, W[k], value=-1)
-        fed = F.softplus(on) - F.softplus(off)
-        log_odds[..., k] = field[..., k] - fed[..., tempered:].sum(-1)
-        if tempered:
-            log_odds[..., k] -= beta * fed[..., :tempered].sum(-1)
-        value[..., k] = bernoulli.plain_draw(log_odds[..., k], rng)
-        change = value[..., k : k + 1] - old
-        logits.addcmul_(change, W[k])
+    counts, powers = _divided(blocks, logits.shape[-1])
+    shape, n_units = value.shape, value.shape[-1]
+    logits = logits.expand(*shape[:-1], -1).reshape(-1, W.shape[1]).clone()
+    value, field = (tensor.expand(shape).reshape(-1, n_units).clone() for tensor in (value, field))
+    drawn = None if chosen is None else chosen.expand(shape).reshape(-1, n_units)
+    log_odds = torch.full_like(value, torch.nan)
+    for k in range(n_units):
+        rows = slice(None) if drawn is None else drawn[:, k].nonzero().squeeze(-1)
+        here, old = logits[rows], value[rows, k, None].clone()
+        on, off = torch.addcmul(here, 1 - old, W[k]), torch.addcmul(here, old, W[k], value=-1)
+        fed = (F.softplus(on) - F.softplus(off)).split(counts, -1)
+        odds = field[rows, k] - sum(power * part.sum(-1) for part, power in zip(fed, powers, strict=True))
+        log_odds[rows, k] = odds
+        value[rows, k] = bernoulli.plain_draw(odds, rng)
+        change = value[rows, k, None] - old
+        logits[rows] = torch.addcmul(here, change, W[k])
         if V is not None:
-            field.addcmul_(change, V[k])
-    return Swept(value, log_odds)
+            field[rows] = torch.addcmul(field[rows], change, V[k])
+    return Swept(value.view(shape), log_odds.view(shape))
 
 
 def fused_sweep(
@@ -88,17 +99,36 @@ def fused_sweep(
     W: Tensor,
     V: Tensor | None,
     rng: torch.Generator,
-    tempered: int = 0,
-    beta: float = 1.0,
+    blocks: Blocks | None = None,
+    chosen: Tensor | None = None,
 ) -> Swept:
     n_units, n_fed = value.shape[-1], logits.shape[-1]
+    counts, powers = _divided(blocks, n_fed)
     square = value.new_empty(0, n_units) if V is None else V
     if W.shape != (n_units, n_fed) or square.shape not in ((0, n_units), (n_units, n_units)):
         raise ValueError(f"W {tuple(W.shape)} and V {tuple(square.shape)} do not fit {n_units} units that feed {n_fed}")
     value = value.detach().clone(memory_format=torch.contiguous_format)
+    drawn = torch.empty(0, n_units, dtype=torch.uint8) if chosen is None else chosen.to(torch.uint8)
     log_odds = torch.empty_like(value)
     rows = [as_rows(tensor, (*value.shape[:-1], tensor.shape[-1])) for tensor in (value, field, logits)]
-    weights = W.contiguous(), square.contiguous()
-    arrays = as_arrays(*rows, *weights, log_odds.view(-1, n_units))
-    choose.loops().gibbs(*arrays, tempered, np.float32(beta), *key(rng))
+    if chosen is not None:
+        drawn = as_rows(drawn, tuple(value.shape))
+    arrays = as_arrays(*rows, drawn, W.contiguous(), square.contiguous(), log_odds.view(-1, n_units))
+    choose.loops().gibbs(*arrays, np.array(counts, np.int64), np.array(powers, np.float64), *key(rng))
     return Swept(value, log_odds)
+
+
+def _divided(blocks: Blocks | None, n_fed: int) -> tuple[list[int], list[float]]:
+    """Counts and powers; neighbours with the same power are one block."""
+    counts, powers = [n_fed], [1.0]
+    if blocks is not None:
+        if min((count for count, _ in blocks), default=0) < 0 or sum(count for count, _ in blocks) != n_fed:
+            raise ValueError(f"the blocks {blocks} do not divide {n_fed} logits")
+        counts, powers = [], []
+        for count, power in blocks:
+            if powers and powers[-1] == power:
+                counts[-1] += count
+            else:
+                counts.append(count)
+                powers.append(float(power))
+    return counts, powers

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numba import njit, prange
 from numba.core import event
-from numpy import float32, int32, uint32, uint64
+from numpy import float32, float64, int32, int64, uint32, uint64
 
 # without the numpy error model a division may raise, and a loop that may be left early is not vectorised
 _exact = njit(forceinline=True, error_model="numpy", fastmath={"contract"})
@@ -793,24 +793,88 @@ class _Announcement(event.Listener):
 event.register("numba:compile", _Announcement())
 
 
-# Gibbs sweeps. What flipping unit k does to sum_i softplus(l_i) is log prod_i (1 + sigmoid(l_i) (e^±W_ki - 1)), which
-# takes no exponential and, for a block of them, no logarithm.
+# Gibbs sweeps. With c = sigmoid(-l), s = sigmoid(l) and G = e^W, unit k adds to the softplus of what it feeds
+#   sum_i softplus(l_i + W_ki) - softplus(l_i) = log prod_i (c_i + s_i G_ki)               if it is off, and
+#   sum_i softplus(l_i) - softplus(l_i - W_ki) = sum_i W_ki - log prod_i (s_i + c_i G_ki)  if it is on.
+# This takes no exponential and no difference, and one table of G serves both. Every factor is between 1 and G, so
+# every product of some of them is between e^-N and e^P, N and P being the sums of the negative and of the positive
+# weights among them: these tell, once for all rows, how many factors a product may have.
 
-GIBBS_ROWS = 4  # rows that go through the units side by side, so that W is fetched once for all of them
-GIBBS_BLOCK = 64  # factors multiplied in single precision; the products of GIBBS_BLOCKS of them in double precision
-GIBBS_BLOCKS = 8
-STEEP = float32(8)  # beyond this 1 + sigmoid(l) (e^-W - 1) has lost too many digits
-SMALL, LARGE = float32(2.0**-100), float32(2.0**100)
+GIBBS_ROWS = 4  # rows that go through the units side by side, so that G is fetched once for all of them
+GIBBS_PAD = 16  # every block of logits is filled up to a whole number of vectors
+GIBBS_GROUP = 32  # the factors of a product are whole groups
+# P and N of a product in single precision. Beyond e^70, 2^-126 in the place of a smaller sigmoid would show.
+GIBBS_REACH = 70.0
+GIBBS_PRODUCTS = 8  # such products that are multiplied in double precision, up to e^560
+
+
+@_inlined
+def exp(x):
+    """e^x to 1 ulp or so, and 2^-126 or 2^126 beyond these. The whole part of x log2(e) is split off in float64."""
+    power = min(max(float(x) * 1.4426950408889634, -126.0), 126.0)
+    whole = np.rint(power)
+    return exp2(float32(power - whole)) * int32(int32(int32(whole) + int32(127)) << int32(23)).view(float32)
+
+
+@_inlined
+def log_of_double(x):
+    """The natural logarithm of a positive normal double, to single precision; NaN stays NaN."""
+    bits = float64(x).view(int64)
+    exponent = int64((bits - int64(0x3FE6A09E667F3BCD)) >> int64(52))  # counted from sqrt(1/2)
+    rest = int64(bits - (exponent << int64(52))).view(float64)
+    return float(exponent) * 0.6931471805599453 + float(log(float32(rest))) if x == x else x
+
+
+@_inlined
+def within_reach(up, down):
+    """Whether one product may have the factors with these P and N; not if they are NaN."""
+    return up <= GIBBS_REACH and down <= GIBBS_REACH
 
 
 @_row
-def gibbs_factors(W, padded, on, off):
-    """e^W - 1 and e^-W - 1, with zeros up to a whole number of blocks; NaN, which sets the alarm off, if too steep."""
-    for i in range(padded.shape[0]):
-        w = W[i] if i < W.shape[0] else ZERO
-        padded[i] = w
-        on[i] = exp2(w * LOG2_E) - ONE if abs(w) <= STEEP else float32(np.nan)
-        off[i] = exp2(w * -LOG2_E) - ONE if abs(w) <= STEEP else float32(np.nan)
+def gibbs_table(W, k, first, count, start, end, padded, factors):
+    """W_k of a block, filled up with zeros, and G = e^W of it."""
+    w, wide, g = W[k, first : first + count], padded[k, start:end], factors[k, start:end]
+    for i in range(count):
+        wide[i] = w[i]
+    wide[count:] = ZERO
+    for i in range(wide.shape[0]):
+        g[i] = exp(wide[i])
+
+
+@_row
+def gibbs_sums(W, k, start, end):
+    """The sums of W and of |W|."""
+    w, total, size = W[k, start:end], ZERO, ZERO
+    for i in range(w.shape[0]):
+        total += w[i]
+        size += abs(w[i])
+    return float(total), float(size)
+
+
+@_row
+def gibbs_unit(k, W, counts, starts, powers, padded, factors, ends, steep, sums):
+    """The table of unit k and the ends of its products; a group too steep for any product is one by itself.
+
+    sums_k is the sum of W_k, each as often as its block counts, but for what is in steep groups.
+    """
+    sums[k], first, n = 0.0, 0, 0
+    for block in range(counts.shape[0]):
+        start, end = starts[block], starts[block + 1]
+        gibbs_table(W, k, first, counts[block], start, end, padded, factors)
+        first += counts[block]
+        up, down = 0.0, 0.0
+        for group in range(start, end, GIBBS_GROUP):
+            stop = min(group + GIBBS_GROUP, end)
+            total, size = gibbs_sums(padded, k, group, stop)
+            more, less = (size + total) / 2, (size - total) / 2
+            if group > start and within_reach(up + more, down + less):
+                up, down = up + more, down + less
+            else:
+                up, down, n = more, less, n + 1
+            ends[k, n - 1], steep[k, n - 1] = stop, not within_reach(up, down)
+            if not steep[k, n - 1]:
+                sums[k] += powers[block] * total
 
 
 @_inlined
@@ -819,90 +883,176 @@ def softplus(x):
     return max(x, ZERO) + log(ONE + exp2(abs(x) * -LOG2_E))
 
 
-@_row
-def gibbs_careful(logits, W, change):
-    """sum_i softplus(l_i + change W_i) - softplus(l_i), where the products will not do."""
-    total = ZERO
-    for i in range(logits.shape[0]):
-        total += softplus(logits[i] + change * W[i]) - softplus(logits[i])
-    return total
+# What follows takes matrices and the places in them: a slice that is handed on is counted, which takes longer than many
+# a product.
+
+
+@_inlined
+def gibbs_careful(logits, t, W, k, start, end, change):
+    """sum_i softplus(l_i + change W_i) - softplus(l_i), where products will not do."""
+    a, w, total = logits[t, start:end], W[k, start:end], ZERO
+    for i in range(w.shape[0]):
+        total += softplus(a[i] + change * w[i]) - softplus(a[i])
+    return float(total)
+
+
+@_inlined
+def gibbs_product(state, x, y, factors, g, n):
+    """prod_i x_i + y_i G_i, (x, y) being (c, s) of a row if the unit is off there and (s, c) if it is on."""
+    product = ONE
+    for i in range(n):
+        product *= state[uint64(x + i)] + state[uint64(y + i)] * factors[uint64(g + i)]
+    return float(product)
+
+
+@_inlined
+def gibbs_products(state, x, y, u, v, factors, g, n):
+    """The products of two rows, for which G is loaded once."""
+    one, other = ONE, ONE
+    for i in range(n):
+        factor = factors[uint64(g + i)]
+        one *= state[uint64(x + i)] + state[uint64(y + i)] * factor
+        other *= state[uint64(u + i)] + state[uint64(v + i)] * factor
+    return float(one), float(other)
+
+
+@_inlined
+def gibbs_multiply(product, rows, n, on, state, factors, k, start, end, wide):
+    """Multiply the products of these rows by their factors from start to end, two rows at a time."""
+    at, count = k * wide + start, end - start
+    for i in range(0, n - 1, 2):
+        t, r = rows[i], rows[i + 1]
+        x, y = (2 * t + on[t]) * wide + start, (2 * t + 1 - on[t]) * wide + start
+        u, v = (2 * r + on[r]) * wide + start, (2 * r + 1 - on[r]) * wide + start
+        one, other = gibbs_products(state, x, y, u, v, factors, at, count)
+        product[t] *= one
+        product[r] *= other
+    if n % 2 == 1:
+        t = rows[n - 1]
+        x, y = (2 * t + on[t]) * wide + start, (2 * t + 1 - on[t]) * wide + start
+        product[t] *= gibbs_product(state, x, y, factors, at, count)
+
+
+@_inlined
+def gibbs_logs(total, product, power):
+    """Add the logarithms to the total and start again."""
+    for t in range(GIBBS_ROWS):
+        total[t] += power * log_of_double(product[t])
+        product[t] = 1.0
+
+
+@_inlined
+def gibbs_fed(k, rows, n, on, state, logits, W, factors, ends, steep, starts, powers, product, total):
+    """sum_i c_i [softplus(l_i where unit k is turned over) - softplus(l_i)] of n rows, without sums_k."""
+    start, number = 0, 0
+    for t in range(GIBBS_ROWS):
+        total[t] = 0.0
+    for block in range(powers.shape[0]):
+        many = 0
+        while start < starts[block + 1]:
+            end = ends[k, number]
+            if steep[k, number]:
+                for i in range(n):
+                    t = rows[i]
+                    flip = float32(1 - 2 * on[t])
+                    total[t] += powers[block] * gibbs_careful(logits, t, W, k, start, end, flip)
+            else:
+                gibbs_multiply(product, rows, n, on, state, factors, k, start, end, W.shape[1])
+                many += 1
+            start, number = end, number + 1
+            if many == GIBBS_PRODUCTS:
+                gibbs_logs(total, product, powers[block])
+                many = 0
+        gibbs_logs(total, product, powers[block])
 
 
 @_row
-def gibbs_difference(logits, probability, W, factors, change):
-    """sum_i softplus(l_i + change W_i) - softplus(l_i), all being whole blocks."""
-    total, products, n = 0.0, 1.0, 0
-    for start in range(0, logits.shape[0], GIBBS_BLOCK):
-        p, factor = probability[start : start + GIBBS_BLOCK], factors[start : start + GIBBS_BLOCK]
-        product = ONE
-        for i in range(GIBBS_BLOCK):
-            product *= ONE + p[i] * factor[i]
-        if SMALL < product < LARGE:
-            products *= float(product)
-            n += 1
-            if n == GIBBS_BLOCKS:
-                total, products, n = total + np.log(products), 1.0, 0
-        else:
-            total += gibbs_careful(logits[start : start + GIBBS_BLOCK], W[start : start + GIBBS_BLOCK], change)
-    return float32(total + np.log(products))
+def gibbs_follow(logits, state, t, change, W, k):
+    """What a change of unit k does to the logits of row t, and c and s of them."""
+    n = W.shape[1]
+    a, c, s, w = logits[t], state[2 * t * n : (2 * t + 1) * n], state[(2 * t + 1) * n : (2 * t + 2) * n], W[k]
+    for i in range(w.shape[0]):
+        logit = a[i] + change * w[i]
+        e = exp_minus_abs(logit)
+        larger = ONE / (ONE + e)
+        a[i] = logit
+        c[i] = larger if logit < ZERO else e * larger
+        s[i] = e * larger if logit < ZERO else larger
+
+
+@_inlined
+def gibbs_add(out, t, change, source, k):
+    f, v = out[t], source[k]
+    for j in range(v.shape[0]):
+        f[j] += change * v[j]
 
 
 @_row
-def gibbs_follow(logits, probability, W, change):
-    """What a change of one unit does to the logits."""
-    for i in range(logits.shape[0]):
-        logits[i] += change * W[i]
-        probability[i] = sigmoid(logits[i])
+def gibbs_load(row, t, field, logits, counts, starts, f, a, noise, low, high):
+    """Field, logits and noise of a row."""
+    f[t] = field[row % field.shape[0]]
+    noise[t] = logistic_noise(f.shape[1], row, low, high)[: f.shape[1]]
+    first = 0
+    for block in range(counts.shape[0]):
+        count, start = counts[block], starts[block]
+        a[t, start : start + count] = logits[row % logits.shape[0], first : first + count]
+        first += count
 
 
 @_row
-def gibbs_add(out, change, source):
-    for j in range(source.shape[0]):
-        out[j] += change * source[j]
-
-
-@_row
-def gibbs_rows(first, value, field, logits, W, on, off, V, log_odds, tempered, split, beta, key_low, key_high):
-    """Sweep a few rows. The tempered logits come first and are padded to `split`."""
+def gibbs_rows(
+    first, value, field, logits, chosen, W, factors, ends, steep, sums, V, log_odds, counts, starts, powers, low, high
+):
+    """Sweep a few rows."""
     count, width = min(GIBBS_ROWS, value.shape[0] - first), value.shape[1]
-    a, p = np.zeros((GIBBS_ROWS, W.shape[1]), float32), np.empty((GIBBS_ROWS, W.shape[1]), float32)
-    f, noise = np.zeros((GIBBS_ROWS, width), float32), np.zeros((GIBBS_ROWS, width), float32)
+    a, state = np.zeros((GIBBS_ROWS, W.shape[1]), float32), np.empty(GIBBS_ROWS * 2 * W.shape[1], float32)
+    f, noise = np.empty((GIBBS_ROWS, width), float32), np.empty((GIBBS_ROWS, width), float32)
+    rows, on = np.zeros(GIBBS_ROWS, np.int64), np.zeros(GIBBS_ROWS, np.int64)
+    product, total = np.ones(GIBBS_ROWS, float64), np.zeros(GIBBS_ROWS, float64)
     for t in range(count):
-        row = first + t
-        gibbs_add(a[t], ONE, logits[row % logits.shape[0], :tempered])
-        gibbs_add(a[t, split:], ONE, logits[row % logits.shape[0], tempered:])
-        gibbs_follow(a[t], p[t], W[0], ZERO)
-        gibbs_add(f[t], ONE, field[row % field.shape[0]])
-        gibbs_add(noise[t], ONE, logistic_noise(width, row, key_low, key_high)[:width])
+        gibbs_load(first + t, t, field, logits, counts, starts, f, a, noise, low, high)
+        gibbs_follow(a, state, t, ZERO, W, 0)
     for k in range(width):
+        n = 0
         for t in range(count):
-            z = value[first + t, k]
-            factors, flip = (on[k], ONE) if z == ZERO else (off[k], -ONE)
-            odds = f[t, k] - flip * gibbs_difference(a[t, split:], p[t, split:], W[k, split:], factors[split:], flip)
-            if split > 0:
-                fed = gibbs_difference(a[t, :split], p[t, :split], W[k, :split], factors[:split], flip)
-                odds -= flip * beta * fed
-            new = ONE if odds > noise[t, k] else ZERO
+            if chosen.shape[0] == 0 or chosen[(first + t) % chosen.shape[0], k] != 0:
+                on[t] = 1 if value[first + t, k] != ZERO else 0
+                rows[n], n = t, n + 1
+            else:
+                log_odds[first + t, k] = float32(np.nan)
+        gibbs_fed(k, rows, n, on, state, a, W, factors, ends, steep, starts, powers, product, total)
+        for i in range(n):
+            t = rows[i]
+            odds = f[t, k] - float32(sums[k] - total[t] if on[t] else total[t])
             log_odds[first + t, k] = odds
-            if new != z:
-                value[first + t, k] = new
-                gibbs_follow(a[t], p[t], W[k], new - z)
+            new = 1 if odds > noise[t, k] else 0
+            if new != on[t]:
+                value[first + t, k] = float32(new)
+                gibbs_follow(a, state, t, float32(new - on[t]), W, k)
                 if V.shape[0] > 0:
-                    gibbs_add(f[t], new - z, V[k])
+                    gibbs_add(f, t, float32(new - on[t]), V, k)
 
 
 @_kernel
-def gibbs(value, field, logits, W, V, log_odds, tempered, beta, key_low, key_high):
-    """Draw every unit of every row once, in order, each given the others. `field` and `logits` wrap around.
+def gibbs(value, field, logits, chosen, W, V, log_odds, counts, powers, low, high):
+    """Draw every chosen unit of every row once, in order, each given the others; all if `chosen` has no rows.
 
-    The first `tempered` logits count beta times; they and the others are padded to whole blocks, each for themselves.
+    `field`, `logits` and `chosen` wrap around. The logits come in blocks of these counts, each with its power, and
+    are padded block by block.
     """
-    split = (tempered + GIBBS_BLOCK - 1) // GIBBS_BLOCK * GIBBS_BLOCK
-    shape = W.shape[0], split + (W.shape[1] - tempered + GIBBS_BLOCK - 1) // GIBBS_BLOCK * GIBBS_BLOCK
-    padded, on, off = np.empty(shape, float32), np.empty(shape, float32), np.empty(shape, float32)
-    for k in prange(W.shape[0]):
-        gibbs_factors(W[k, :tempered], padded[k, :split], on[k, :split], off[k, :split])
-        gibbs_factors(W[k, tempered:], padded[k, split:], on[k, split:], off[k, split:])
+    starts = np.zeros(counts.shape[0] + 1, np.int64)
+    for block in range(counts.shape[0]):
+        starts[block + 1] = starts[block] + (counts[block] + GIBBS_PAD - 1) // GIBBS_PAD * GIBBS_PAD
+    units, length = W.shape[0], starts[counts.shape[0]]
+    most = length // GIBBS_GROUP + counts.shape[0]
+    padded, factors = np.empty((units, length), float32), np.empty((units, length), float32)
+    ends, steep = np.empty((units, most), np.int64), np.empty((units, most), np.bool_)
+    sums = np.empty(units, float64)
+    for k in prange(units):
+        gibbs_unit(k, W, counts, starts, powers, padded, factors, ends, steep, sums)
+    flat = factors.reshape(-1)
     for tile in prange((value.shape[0] + GIBBS_ROWS - 1) // GIBBS_ROWS):
-        first = tile * GIBBS_ROWS
-        gibbs_rows(first, value, field, logits, padded, on, off, V, log_odds, tempered, split, beta, key_low, key_high)
+        gibbs_rows(
+            tile * GIBBS_ROWS, value, field, logits, chosen, padded, flat, ends, steep, sums, V, log_odds, counts,
+            starts, powers, low, high
+        )  # fmt: skip

@@ -8,11 +8,15 @@ batch        a mini-batch as it is handed to an estimator
 refine       a proposal refined for each row by itself
 likelihood   log p(x) by any number of draws
 sweep        Gibbs sweeps
+moves        local moves that leave p(z | x) as it is
+paths        from the prior or the proposal to the posterior
 annealing    annealed importance sampling
 objectives   what the proposal ascends
 estimator    what an estimator is: both gradients on a mini-batch
-nais         importance sampling with the proposal, the paper's
-gibbs        persistent Gibbs chains
+phases       wake and sleep: from what the proposal learns
+persistent   remembered states, moved, in competition with fresh draws
+gibbs        the same without fresh draws
+nais         fresh draws alone, the paper's
 completions  missing values given the others, by a Markov chain
 """
 
@@ -23,15 +27,18 @@ from doubly.latents.estimator import Estimate, Estimator
 from doubly.latents.gibbs import Gibbs
 from doubly.latents.importance import Draws, Marginal, choose, is_exact, join, normalised, pick, propose, weigh
 from doubly.latents.likelihood import RELIABLE, LikelihoodConfig, PartialSums, RowLikelihoods, bound, log_likelihood
+from doubly.latents.moves import MOVES
 from doubly.latents.nais import NAIS
 from doubly.latents.objectives import OBJECTIVES, Objective, Wake
 from doubly.latents.pair import Pair
+from doubly.latents.persistent import Persistent
 from doubly.latents.refine import check_refinable
 
-ESTIMATORS = Registry("estimator", nais=NAIS, gibbs=Gibbs)
+ESTIMATORS = Registry("estimator", nais=NAIS, persistent=Persistent, gibbs=Gibbs)
 
 __all__ = [
     "ESTIMATORS",
+    "MOVES",
     "NAIS",
     "OBJECTIVES",
     "RELIABLE",
@@ -49,6 +56,7 @@ __all__ = [
     "Objective",
     "Pair",
     "PartialSums",
+    "Persistent",
     "RowLikelihoods",
     "Wake",
     "Wanted",

@@ -1,16 +1,14 @@
-"""Annealed importance sampling: log p(x | theta) with no proposal, as a second opinion, and how far off it may be.
+"""Annealed importance sampling: log p(x | theta) from below, and how far off it may be.
 
-Neal (2001). From the prior to the posterior go the laws
+Neal (2001). Laws f_beta(z), 0 = beta_0 < beta_1 < … < beta_T = 1, lead from one that can be drawn from, the prior or
+the proposal, to p(x, z) (see `paths`). A chain starts from z_0 ~ f_0, and z_t comes from z_{t-1} by moves that leave
+f_beta_t as it is. Its weight
 
-p_beta(z) ∝ f_beta(z) = p(z) p(x | z)^beta,  0 = beta_0 < beta_1 < … < beta_T = 1.
-
-A chain starts from z_0 ~ p(z), and z_t comes from z_{t-1} by moves that leave p_beta_t as it is. Its weight
-
-w = prod_t f_beta_t(z_{t-1}) / f_beta_{t-1}(z_{t-1}) = prod_t p(x | z_{t-1})^(beta_t - beta_{t-1}),  t = 1…T,
+w = prod_t f_beta_t(z_{t-1}) / f_beta_{t-1}(z_{t-1}) = prod_t (f_1 / f_0)(z_{t-1})^(beta_t - beta_{t-1}),  t = 1…T,
 
 has the mean p(x) for any number of temperatures, so that the log of the mean weight is on average below log p(x). The
-same down from z ~ p(z | x) to the prior gives weights with the mean 1 / p(x), hence a bound from above. An exact draw
-of z given x is at hand where both were simulated: z is one, given the x it came with (Grosse, Ghahramani & Adams 2015).
+same down from z ~ p(z | x) to f_0 gives weights with the mean 1 / p(x), hence a bound from above. An exact draw of z
+given x is at hand where both were simulated: z is one, given the x it came with (Grosse, Ghahramani & Adams 2015).
 """
 
 import math
@@ -24,10 +22,11 @@ import torch
 from torch import Tensor
 
 from doubly.core.errors import UserError
-from doubly.kernels.noise import normal
 from doubly.latents.importance import Marginal, ess, log_mean_weight, normalised
-from doubly.latents.sweep import is_swept, sweep
-from doubly.layers.chain import Chain, Values, nothing
+from doubly.latents.moves import ACCEPTANCE, Trajectory, trajectory
+from doubly.latents.pair import Pair
+from doubly.latents.paths import PATHS, Path, Start
+from doubly.layers.chain import Chain, Values
 
 Schedule = Literal["sigmoid", "linear"]
 Progress = Callable[[int, int], None]
@@ -60,14 +59,15 @@ class Gap(NamedTuple):
 @dataclass(frozen=True)
 class Annealing:
     """Annealed importance sampling, with Gibbs sweeps for chains of sbn and darn layers and Hamiltonian Monte Carlo
-    (HMC) where all hidden layers are real, whatever the data layer.
+    (HMC) where all latent layers are real, whatever the data layer.
 
     >>> rng = torch.Generator().manual_seed(0)
     >>> model = Chain.build("sbn", data=4, hidden=(3,))
     >>> theta = model.init(rng)
     >>> x, z1 = model.sample(theta, 2, rng)
     >>> annealing = Annealing(temperatures=50)
-    >>> lower, upper = annealing.log_likelihood(model, theta, x, rng), annealing.reverse(model, theta, x, (z1,), rng)
+    >>> pair = Pair.alone(model, theta)
+    >>> lower, upper = annealing.log_likelihood(pair, x, rng), annealing.reverse(pair, x, (z1,), rng)
     >>> z = torch.tensor([[i >> 2 & 1, i >> 1 & 1, i & 1] for i in range(8)], dtype=torch.float32)
     >>> exact = model.log_prob(theta, (x, z[:, None])).logsumexp(0)
     >>> ((lower.log_likelihood - exact).abs() < 0.05).all() and ((upper.log_likelihood - exact).abs() < 0.05).all()
@@ -75,9 +75,11 @@ class Annealing:
     """
 
     temperatures: int = 1000
-    """T, the number of steps from the prior to the posterior; with one step the prior is the proposal."""
+    """T, the number of steps from the start to the posterior; with one step these are plain importance weights."""
     chains: int = 16
     """Chains for each row, whose weights are averaged."""
+    start: Start = "prior"
+    """Where the path begins: at the prior, or at the proposal."""
     schedule: Schedule = "sigmoid"
     """The betas: sigmoid has more of them towards both ends (Wu, Burda, Salakhutdinov & Grosse 2017)."""
     sweeps: int = 1
@@ -89,6 +91,8 @@ class Annealing:
         for name in ("temperatures", "chains", "sweeps", "leapfrog"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} of annealing must be at least 1, got {getattr(self, name)}")
+        if self.start not in PATHS:
+            raise UserError(f"annealing starts from one of {', '.join(PATHS)}, got {self.start!r}")
         if self.schedule not in get_args(Schedule):
             raise UserError(f"schedule must be one of {', '.join(get_args(Schedule))}, got {self.schedule!r}")
 
@@ -106,41 +110,33 @@ class Annealing:
         s = [1 / (1 + math.exp(-STEEPNESS * (2 * time - 1))) for time in times]
         return [0.0, *((each - s[0]) / (s[-1] - s[0]) for each in s[1:-1]), 1.0]
 
-    def serves(self, model: Chain) -> bool:
-        """Whether there are moves for its latents variables."""
-        return _all_real(model) or is_swept(model)
+    def serves(self, model: Chain, proposal: Chain) -> bool:
+        """Whether there are moves for the latents of this model."""
+        return _all_real(model) or PATHS[self.start].is_swept(model, proposal)
 
-    def check(self, model: Chain) -> None:
+    def check(self, model: Chain, proposal: Chain) -> None:
         """Refuse models for which there are none."""
-        if not self.serves(model):
-            names = ", ".join(type(layer).__name__ for layer in model.layers)
+        if not self.serves(model, proposal):
+            names = ", ".join(type(layer).__name__ for layer in (*model.layers, *proposal.layers))
             raise UserError(
-                "annealing needs sbn and darn layers only, or real hidden layers (gaussian, normal) only, "
-                f"got {names}: score this model with its proposal"
+                f"annealing from the {self.start} needs {PATHS[self.start].needs}, got {names}: score this model with "
+                "draws of its proposal"
             )
 
     def log_likelihood(
-        self,
-        model: Chain,
-        theta: Tensor,
-        x: Tensor,
-        rng: torch.Generator,
-        progress: Progress = _silent,
-        *,
-        cells: int = 2**23,
+        self, pair: Pair, x: Tensor, rng: torch.Generator, progress: Progress = _silent, *, cells: int = 2**23
     ) -> Marginal:
         """log p(x) of each row from below: the log of the mean weight over the chains, and their effective number.
 
         The rows go in blocks, so that no tensor has more than about `cells` numbers. `progress` is told of every
         temperature of every block, those of pilot runs included.
         """
-        log_weight = self._log_weights(model, theta, x, None, rng, progress, cells)
+        log_weight = self._log_weights(pair, x, None, rng, progress, cells)
         return Marginal(log_mean_weight(log_weight), ess(normalised(log_weight)))
 
     def reverse(
         self,
-        model: Chain,
-        theta: Tensor,
+        pair: Pair,
         x: Tensor,
         z: Values,
         rng: torch.Generator,
@@ -153,39 +149,33 @@ class Annealing:
         z = (z1, …, zL), with a row for each row of x, must be exact draws from p(z | x): those with which x was
         simulated. All chains of a row start from the same z.
         """
-        if [tuple(value.shape) for value in z] != [(len(x), layer.n_out) for layer in model.layers[1:]]:
+        if [tuple(value.shape) for value in z] != [(len(x), layer.n_out) for layer in pair.model.layers[1:]]:
             shapes = ", ".join(str(tuple(value.shape)) for value in z)
-            raise UserError(f"every latents layer needs a value for each of the {len(x)} rows, got shapes {shapes}")
-        log_weight = self._log_weights(model, theta, x, z, rng, progress, cells)
+            raise UserError(f"every latent layer needs a value for each of the {len(x)} rows, got shapes {shapes}")
+        log_weight = self._log_weights(pair, x, z, rng, progress, cells)
         return Marginal(-log_mean_weight(log_weight), ess(normalised(log_weight)))
 
-    def gap(self, model: Chain, theta: Tensor, n: int, rng: torch.Generator, progress: Progress = _silent) -> Gap:
+    def gap(self, pair: Pair, n: int, rng: torch.Generator, progress: Progress = _silent) -> Gap:
         """Both bounds on the mean of log p(x) over n rows that the model itself has drawn: bidirectional Monte Carlo.
 
         What lies between them is more than either is off by, on average. That is of the model's own rows: real ones, to
         which the model is not true, may be harder.
         """
-        x, *z = model.sample(theta, n, rng)
-        lower = self.log_likelihood(model, theta, x, rng, lambda done, total: progress(done, 2 * total))
-        upper = self.reverse(model, theta, x, tuple(z), rng, lambda done, total: progress(total + done, 2 * total))
+        x, *z = pair.model.sample(pair.theta, n, rng)
+        lower = self.log_likelihood(pair, x, rng, lambda done, total: progress(done, 2 * total))
+        upper = self.reverse(pair, x, tuple(z), rng, lambda done, total: progress(total + done, 2 * total))
         low, high = lower.log_likelihood, upper.log_likelihood
         return Gap(_mean(low), _mean(high), _mean(high - low))
 
     @torch.no_grad()
     def _log_weights(
-        self,
-        model: Chain,
-        theta: Tensor,
-        x: Tensor,
-        z: Values | None,
-        rng: torch.Generator,
-        progress: Progress,
-        cells: int,
+        self, pair: Pair, x: Tensor, z: Values | None, rng: torch.Generator, progress: Progress, cells: int
     ) -> Tensor:
-        """log w (chains, rows) of chains up from the prior, or log 1/w of chains down from z."""
-        self.check(model)
+        """log w (chains, rows) of chains up from f_0, or log 1/w of chains down from z."""
+        model = pair.model
+        self.check(model, pair.proposal)
         rows = max(1, cells // (self.chains * sum(layer.n_out for layer in model.layers)))
-        betas = self.betas() if model.layers[1:] else [0.0, 1.0]  # with nothing latents, one step is exact
+        betas = self.betas() if model.layers[1:] else [0.0, 1.0]  # without latents, one step is exact
         runs = 2 if _has_pilot(model) else 1
         done, total = 0, runs * (len(betas) - 1) * max(1, math.ceil(len(x) / rows))
 
@@ -194,18 +184,18 @@ class Annealing:
             done += 1
             progress(done, total)
 
-        blocks = []
+        fixed, blocks = pair._replace(theta=pair.theta.detach(), phi=pair.phi.detach()), []
         for first in range(0, max(1, len(x)), rows):
             block = slice(first, first + rows)
-            target = _Target(model, theta.detach(), x[block].to(theta.dtype), betas)
+            chains = _Chains(PATHS[self.start](fixed, x[block].to(fixed.theta.dtype)), betas)
             # the pilot knows nothing of z: with steps that do, z would not be an exact draw any more
-            moves = target.moves(self, rng, tick)
+            moves = chains.moves(self, rng, tick)
             times = range(len(betas))
             if z is None:
-                blocks.append(target.anneal(target.prior_draws(self.chains, rng), times, moves, rng, tick))
+                blocks.append(chains.anneal(chains.path.draw(self.chains, rng), times, moves, rng, tick))
             else:
-                start = tuple(value[block].to(theta.dtype).expand(self.chains, -1, -1) for value in z)
-                blocks.append(target.anneal(start, times[::-1], moves, rng, tick))
+                start = tuple(value[block].to(fixed.theta.dtype).expand(self.chains, -1, -1) for value in z)
+                blocks.append(chains.anneal(start, times[::-1], moves, rng, tick))
         return torch.cat(blocks, 1)
 
 
@@ -223,39 +213,15 @@ def _has_pilot(model: Chain) -> bool:
 
 
 @dataclass(frozen=True)
-class _Target:
-    """The laws p_beta_t, t = 0…T, of the hidden values z (chains, rows, H) of some rows x."""
+class _Chains:
+    """Chains along a path."""
 
-    model: Chain
-    theta: Tensor
-    x: Tensor
+    path: Path
     betas: Sequence[float]
 
-    @property
-    def prior(self) -> tuple[Chain, Tensor]:
-        """The chain of the hidden layers, and its weights, which come after those of the data layer."""
-        chain = Chain(self.model.layers[1:])
-        return chain, self.theta[self.model.size - chain.size :]
-
-    def log_prior(self, latents: Values) -> Tensor:
-        """log p(z), (chains, rows)."""
-        chain, theta = self.prior
-        return chain.log_prob(theta, latents)
-
-    def log_likelihood(self, latents: Values) -> Tensor:
-        """log p(x | z), (chains, rows)."""
-        given = latents[0] if latents else nothing(self.theta).expand(1, 1, 0)
-        return self.model.layers[0].log_prob(self.model.unflatten(self.theta)[0], self.x, given)
-
-    def prior_draws(self, chains: int, rng: torch.Generator) -> Values:
-        """z ~ p(z)."""
-        chain, theta = self.prior
-        drawn = chain.sample(theta, chains * len(self.x), rng)
-        return tuple(value.view(chains, len(self.x), value.shape[-1]) for value in drawn)
-
     def moves(self, annealing: Annealing, rng: torch.Generator, tick: Callable[[], None]) -> "_Moves":
-        """Moves that keep p_beta_t, ready to be made."""
-        if not _has_pilot(self.model):
+        """Moves that keep f_beta_t, ready to be made."""
+        if not _has_pilot(self.path.pair.model):
             return _Gibbs(self, annealing.sweeps)
         # a run of its own, on random numbers of its own: given its steps, the moves that count are like any other
         pilot = torch.Generator(rng.device)
@@ -267,11 +233,11 @@ class _Target:
     ) -> Tensor:
         """The log-weights (chains, rows) of chains that start from `latents` and see these times, up or down.
 
-        sum_t (beta_{t+1} - beta_t) log p(x | z_t), in double precision: it has as many terms as there are temperatures
+        sum_t (beta_{t+1} - beta_t) log (f_1 / f_0)(z_t), in double precision: it has as many terms as temperatures
         """
-        total = torch.zeros((), dtype=torch.float64, device=self.x.device)
+        total = torch.zeros((), dtype=torch.float64, device=self.path.x.device)
         for now, following in pairwise(times):
-            total = total + (self.betas[following] - self.betas[now]) * self.log_likelihood(latents).double()
+            total = total + (self.betas[following] - self.betas[now]) * self.path.log_ratio(latents).double()
             if following != times[-1]:  # the last value would be used for nothing
                 latents = moves(latents, following, rng)
             tick()
@@ -280,9 +246,9 @@ class _Target:
 
 @dataclass(frozen=True)
 class _Moves(ABC):
-    """Moves of the hidden values that leave p_beta_t as it is."""
+    """Moves of the latents that leave f_beta_t as it is."""
 
-    target: _Target
+    chains: _Chains
     count: int
     """How many are made at each temperature."""
 
@@ -297,25 +263,18 @@ class _Gibbs(_Moves):
 
     def __call__(self, latents: Values, t: int, rng: torch.Generator) -> Values:
         for _ in range(self.count):
-            latents = sweep(self.target.model, self.target.theta, self.target.x, latents, rng, self.target.betas[t])
+            latents = self.chains.path.sweep(latents, self.chains.betas[t], rng)
         return latents
 
 
 PILOT_CHAINS = 4
 PILOT_MOVES = 50  # at least, over all temperatures
-ACCEPTANCE = 0.65  # where HMC does best for its cost (Beskos et al. 2013)
 GAIN = 0.2  # in 50 moves a step can fall by e^-6.5; once settled, its logarithm varies by some 0.1
-JITTER = 0.2  # a trajectory as long as an orbit comes back to where it was; lengths that vary do not let that last
 
 
 @dataclass(frozen=True)
 class _HMC(_Moves):
-    """Hamiltonian Monte Carlo on all hidden values at once, with unit masses (Neal 2011).
-
-    u ~ N(0, I), then `leapfrog` times, with F = log f_beta,
-    u <- u + eps/2 grad F(z);  z <- z + eps u;  u <- u + eps/2 grad F(z)
-    and where it leads is accepted with probability min(1, exp(F' - |u'|²/2 - F + |u|²/2)).
-    """
+    """Hamiltonian Monte Carlo on all latents at once."""
 
     leapfrog: int
     step: Tensor
@@ -323,17 +282,17 @@ class _HMC(_Moves):
 
     @classmethod
     def tuned(
-        cls, target: _Target, count: int, leapfrog: int, rng: torch.Generator, tick: Callable[[], None]
+        cls, chains: _Chains, count: int, leapfrog: int, rng: torch.Generator, tick: Callable[[], None]
     ) -> "_HMC":
         """Steps of about the right acceptance, from a pilot run through the temperatures.
 
         log eps <- log eps + 0.2 (acceptance - 0.65), for each row
         """
-        latents = target.prior_draws(PILOT_CHAINS, rng)
-        width, temperatures = sum(value.shape[-1] for value in latents), len(target.betas) - 1
+        latents = chains.path.draw(PILOT_CHAINS, rng)
+        width, temperatures = sum(value.shape[-1] for value in latents), len(chains.betas) - 1
         # to begin with: a standard normal of this width accepts most at width^-1/4
-        log_step = target.x.new_full((len(target.x),), -math.log(width) / 4)
-        pilot, steps = cls(target, count, leapfrog, log_step), []
+        log_step = chains.path.x.new_full((len(chains.path.x),), -math.log(width) / 4)
+        pilot, steps = cls(chains, count, leapfrog, log_step), []
         for t in range(temperatures):
             for _ in range(math.ceil(PILOT_MOVES / temperatures) if t else 0):  # at the prior nothing moves
                 latents, acceptance = pilot.move(latents, t, log_step.exp(), rng)
@@ -344,33 +303,10 @@ class _HMC(_Moves):
 
     def __call__(self, latents: Values, t: int, rng: torch.Generator) -> Values:
         for _ in range(self.count):
-            latents, _ = self.move(latents, t, self.step[t], rng)
+            latents = self.move(latents, t, self.step[t], rng).latents
         return latents
 
-    def move(self, latents: Values, t: int, step: Tensor, rng: torch.Generator) -> tuple[Values, Tensor]:
-        """One trajectory for each chain, and with what probability its end was accepted, (chains, rows)."""
-        widths = [value.shape[-1] for value in latents]
-        z = start = torch.cat(latents, -1)
-        uniform = torch.rand((2, *z.shape[:-1]), generator=rng, dtype=z.dtype, device=z.device)
-        eps = (step * (1 + JITTER * (2 * uniform[0] - 1)))[..., None]
-        u = normal(z.shape, rng, z.dtype, z.device)
-        log_density, gradient = self._log_density(z, widths, t)
-        energy = u.square().sum(-1) / 2 - log_density
-        for _ in range(self.leapfrog):
-            u = u + eps / 2 * gradient
-            z = z + eps * u
-            log_density, gradient = self._log_density(z, widths, t)
-            u = u + eps / 2 * gradient
-        # a trajectory that left the numbers has a change of NaN or infinity, and is refused
-        acceptance = torch.exp(energy - u.square().sum(-1) / 2 + log_density).nan_to_num(nan=0.0).clamp(max=1)
-        z = torch.where((uniform[1] < acceptance)[..., None], z, start)
-        return torch.split(z, widths, -1), acceptance
-
-    def _log_density(self, z: Tensor, widths: list[int], t: int) -> tuple[Tensor, Tensor]:
-        """log f_beta and its gradient."""
-        with torch.enable_grad():
-            z = z.detach().requires_grad_()
-            latents = torch.split(z, widths, -1)
-            log_density = self.target.log_prior(latents) + self.target.betas[t] * self.target.log_likelihood(latents)
-            (gradient,) = torch.autograd.grad(log_density.sum(), z)
-        return log_density.detach(), gradient
+    def move(self, latents: Values, t: int, step: Tensor, rng: torch.Generator) -> Trajectory:
+        """One trajectory for each chain."""
+        density, beta = self.chains.path.log_density, self.chains.betas[t]
+        return trajectory(lambda z: density(z, beta), latents, step, self.leapfrog, rng)

@@ -21,3 +21,5 @@ class Batch(NamedTuple):
     memory: Memory
     """What the estimator and its objective remember."""
     rng: torch.Generator
+    tuning: bool = True
+    """Whether moves may tune their steps: in the burn-in."""

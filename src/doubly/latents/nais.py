@@ -1,6 +1,5 @@
 """Neural adaptive importance sampler: both gradients from one set of weighted draws."""
 
-import dataclasses
 from dataclasses import dataclass, field
 
 import torch
@@ -10,11 +9,11 @@ from doubly.core.errors import UserError
 from doubly.kernels.weights import summarise
 from doubly.latents.batch import Batch, Memory, Wanted
 from doubly.latents.estimator import Estimate, Estimator
-from doubly.latents.importance import Draws, choose, join, pick, propose, survivors, weigh
-from doubly.latents.memory import recalled, stored
-from doubly.latents.objectives import OBJECTIVES, Objective, Round, Wake, sleep_draw
+from doubly.latents.importance import Draws, propose, survivors
+from doubly.latents.objectives import OBJECTIVES, Objective, Round, Wake
+from doubly.latents.persistent import Persistent
+from doubly.latents.phases import phi_gradient, sleep_phase
 from doubly.layers import Chain
-from doubly.layers.chain import ChainVJP
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,8 @@ class NAIS(Estimator):
                 f"values are independent, got missing values and {type(model.layers[0]).__name__}: choose wake, "
                 "sleep or wake-sleep"
             )
-        return MissingNAIS(**{field.name: getattr(self, field.name) for field in dataclasses.fields(NAIS)})
+        # missing values are drawn along with the latents: the visits of a row are a chain, which is remembered
+        return Persistent(self.draws, self.objective, sweeps=0, remembers_rows=True)
 
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
         return self.objective.init(chain, rng)
@@ -103,13 +103,12 @@ class NAIS(Estimator):
         q = proposal.draw_vjp(phi.detach(), batch.x, batch.rng, self.draws, grad=of_draws)
         p = model.log_prob_vjp(theta.detach(), (batch.x, *q.values[::-1]), grad=wanted != "phi")
         weight, train, ess = summarise(p.log_prob, q.log_prob)
-        slept = self._sleep(batch, wanted)
+        slept = sleep_phase(self.objective, batch, wanted)
         share = weight / len(batch.x)
         theta_grad = p.vjp(share) if wanted != "phi" else None
         wake_grad = q.vjp((1 - self.objective.sleep_weight) * share) if of_draws else None
-        return Estimate(
-            theta_grad, self._phi_grad(batch, wanted, wake_grad, slept), batch.memory, {"train": train, "ess": ess}
-        )
+        phi_grad = phi_gradient(self.objective, batch, wanted, wake_grad, slept)
+        return Estimate(theta_grad, phi_grad, batch.memory, {"train": train, "ess": ess})
 
     def _of_survivors(self, batch: Batch, wanted: Wanted) -> Estimate:
         """The same, of some of the draws, which stand for all of them."""
@@ -118,7 +117,7 @@ class NAIS(Estimator):
         q = proposal.draw_vjp(phi, batch.x, batch.rng, self.draws, grad=False)
         p = model.log_prob_vjp(theta, (batch.x, *q.values[::-1]), grad=False)
         weight, train, ess = summarise(p.log_prob, q.log_prob)
-        slept = self._sleep(batch, wanted)
+        slept = sleep_phase(self.objective, batch, wanted)
         draw, row, weight = survivors(weight, self.survivors, batch.rng)
         x, values = batch.x[row], tuple(value[draw, row] for value in q.values)
         share = weight / len(batch.x)
@@ -127,28 +126,8 @@ class NAIS(Estimator):
             wake_grad = proposal.log_prob_vjp(phi, values, x).vjp((1 - self.objective.sleep_weight) * share)
         if wanted != "phi":
             theta_grad = model.log_prob_vjp(theta, (x, *values[::-1])).vjp(share)
-        return Estimate(
-            theta_grad, self._phi_grad(batch, wanted, wake_grad, slept), batch.memory, {"train": train, "ess": ess}
-        )
-
-    def _sleep(self, batch: Batch, wanted: Wanted) -> ChainVJP | None:
-        """log q(z | x) of rows drawn from the model, where the objective has a sleep phase."""
-        if wanted == "theta" or not self.objective.sleep_weight:
-            return None
-        x, *latents = sleep_draw(batch)
-        return batch.pair.proposal.log_prob_vjp(batch.pair.phi.detach(), tuple(latents[::-1]), x)
-
-    def _phi_grad(
-        self, batch: Batch, wanted: Wanted, wake_grad: Tensor | None, slept: ChainVJP | None
-    ) -> Tensor | None:
-        """The wake phase and the sleep phase, each by its share."""
-        phi, rows = batch.pair.phi.detach(), len(batch.x)
-        if wanted == "theta":
-            return None
-        grad = torch.zeros_like(phi) if wake_grad is None else wake_grad
-        if slept is not None:
-            grad += slept.vjp(phi.new_full((rows,), self.objective.sleep_weight / rows))
-        return grad
+        phi_grad = phi_gradient(self.objective, batch, wanted, wake_grad, slept)
+        return Estimate(theta_grad, phi_grad, batch.memory, {"train": train, "ess": ess})
 
 
 def _gradients(
@@ -165,44 +144,3 @@ def _gradients(
         return torch.autograd.grad(objective, vector, retain_graph=True, materialize_grads=True)[0]
 
     return gradient(theta_objective, theta), gradient(phi_objective, phi)
-
-
-@dataclass(frozen=True)
-class MissingNAIS(NAIS):
-    """NAIS for rows with missing values under a data layer whose values have an order: completions are remembered.
-
-    To S fresh draws of (x_missing, z) comes the one that the last visit left, s = 0, with its weight: the gradients are
-    those of NAIS over s = 0…S, and one of all, chosen by its weight, is left for the next visit. The visits are a chain
-    that leaves p(x_missing, z | x_observed, theta) as it is, and under that law the gradient for theta is right in the
-    mean for any S (iterated sampling importance resampling, Andrieu, Lee & Vihola 2018).
-
-    The memory holds missing.x (N, D) and missing.z1, …. The statistic `train` has the remembered draw in it, so that it
-    is no bound on log p(x).
-    """
-
-    def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
-        """Zeros; what they are is forgotten with the first draw that weighs more."""
-        remembered = {
-            name: stored(layer, torch.zeros(n_data, layer.n_out, device=rng.device))
-            for name, layer in zip(_names(chain), chain.layers, strict=True)
-        }
-        return super().init(chain, n_data, rng) | remembered
-
-    def draw(self, batch: Batch, pathwise: bool) -> Draws:
-        fresh = super().draw(batch, pathwise)
-        names, layers = _names(batch.pair.model), batch.pair.model.layers
-        x, index, memory = batch.x, batch.row_index, batch.memory
-        present, *latents = (
-            recalled(layer, memory[name][index], x.dtype)[None] for name, layer in zip(names, layers, strict=True)
-        )
-        completed = torch.where(x.isnan(), present, x)
-        drawn = join(weigh(batch.pair, x, tuple(latents), completed), fresh)
-        assert drawn.completed is not None
-        chosen = choose(drawn.log_weight.detach(), batch.rng)
-        for name, layer, values in zip(names, layers, (drawn.completed, *drawn.latents), strict=True):
-            memory[name][index] = stored(layer, pick(values, chosen))
-        return drawn
-
-
-def _names(chain: Chain) -> list[str]:
-    return ["missing.x", *(f"missing.z{level}" for level in range(1, len(chain.layers)))]

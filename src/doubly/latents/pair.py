@@ -16,6 +16,11 @@ class Pair(NamedTuple):
     proposal: Chain
     phi: Tensor
 
+    @classmethod
+    def alone(cls, model: Chain, theta: Tensor) -> "Pair":
+        """A model without a proposal, for what needs none."""
+        return cls(model, theta, Chain((), model.layers[0].n_out), theta.new_zeros(0))
+
     @property
     def data_layer(self) -> tuple[Layer, Params]:
         """The model's layer that draws x, and its parameters."""

@@ -1,4 +1,12 @@
-"""Gibbs sweeps over the hidden layers of a chain: every unit is drawn in turn, given all others."""
+"""Gibbs sweeps over the latent layers of a chain: every unit is drawn in turn, given all others.
+
+They serve layers with linear log-odds (sbn, darn), and leave f(z) = prod_l p_l^a_l prod_l q_l^b_l as it is, where p_l
+are the factors p(z_l | z_{l+1}) of the model (l = 0 is the data) and q_l those of a proposal, q(z_l | z_{l-1}). With
+all a_l = 1 and no proposal, that is the posterior; between the powers lie the paths of annealing.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -6,47 +14,114 @@ from torch import Tensor
 
 from doubly.core.errors import UserError
 from doubly.kernels import gibbs
-from doubly.layers import LogOdds
-from doubly.layers.chain import Chain, Values, nothing
+from doubly.layers import Chain, LogOdds, Values
+from doubly.layers.chain import nothing
+
+
+class Powers(NamedTuple):
+    """To which power each factor is raised."""
+
+    data: float = 1.0
+    """p(x | z1)."""
+    prior: float = 1.0
+    """p(z1 | z2) … p(zL)."""
+    proposal: float = 0.0
+    """q(z1 | x) … q(zL | zL-1)."""
+
+
+class Odds(NamedTuple):
+    """The linear log-odds of a model, data layer first, and of a proposal, z1 first."""
+
+    model: list[LogOdds]
+    proposal: Sequence[LogOdds] = ()
+
+
+def sweep(
+    chain: Chain, theta: Tensor, x: Tensor, latents: Values, rng: torch.Generator, chosen: Values | None = None
+) -> Values:
+    """One sweep that leaves p(z | x) as it is; see `sweep_path`."""
+    return sweep_path(Odds(log_odds(chain, theta)), x, latents, rng, Powers(), chosen)
 
 
 @torch.no_grad()
-def sweep(chain: Chain, theta: Tensor, x: Tensor, latents: Values, rng: torch.Generator, beta: float = 1.0) -> Values:
+def sweep_path(
+    odds: Odds,
+    x: Tensor,
+    latents: Values,
+    rng: torch.Generator,
+    powers: Powers,
+    chosen: Values | None = None,
+) -> Values:
     """One sweep over all latent layers (…, H), from the bottom to the top; x broadcasts with them.
 
-    It leaves p(z) p(x | z)^beta as it is: with beta = 1, the posterior.
+    `chosen`, for each layer (…, H), says which units are drawn; by default all are. The choice must not depend on z.
     """
-    layers = chain_log_odds(chain, theta)
-    values = [x, *latents, nothing(theta)]
-    for level in range(1, len(layers)):
-        own, below = layers[level], layers[level - 1]
-        above, value, under = values[level + 1], values[level], values[level - 1]
-        own_logits = F.linear(above, own.given, own.bias)
-        power = beta if level == 1 else 1.0  # only the data are tempered
-        field = own_logits + power * F.linear(under, below.given.T)
-        logits = F.linear(value, below.given, below.bias)
-        if below.before is not None:
-            logits = logits + F.linear(under, below.before)
-        W, V = below.given.T, None
-        if own.before is not None:  # the units feed each other as they feed the layer below
-            logits = torch.cat([logits, own_logits + F.linear(value, own.before)], -1)
-            W, V = torch.cat([W, own.before.T], -1), own.before + own.before.T
-            field = field + F.linear(value, V)
-        tempered = 0 if power == 1 else below.given.shape[0]
-        values[level] = gibbs.sweep(value, field, logits, W, V, rng, tempered, power).value
+    values = [x, *latents, nothing(odds.model[0].bias)]
+    for level in range(1, len(odds.model)):
+        above, under = values[level + 1], values[level - 1]
+        own = [_Factor(odds.model[level], above, powers.prior)]
+        fed = [_Factor(odds.model[level - 1], under, powers.data if level == 1 else powers.prior)]
+        if powers.proposal:
+            own.append(_Factor(odds.proposal[level - 1], under, powers.proposal))
+            if level < len(odds.proposal):
+                fed.append(_Factor(odds.proposal[level], above, powers.proposal))
+        units = None if chosen is None else chosen[level - 1]
+        values[level] = _sweep_layer(values[level], own, fed, rng, units)
     return tuple(values[1:-1])
 
 
-def chain_log_odds(chain: Chain, theta: Tensor) -> list[LogOdds]:
-    """The linear log-odds of every layer, data layer first; an error where a layer has none."""
-    found = [layer.linear_log_odds(params) for layer, params in zip(chain.layers, chain.unflatten(theta), strict=True)]
-    for layer, log_odds in zip(chain.layers, found, strict=True):
-        if log_odds is None:
+class _Factor(NamedTuple):
+    """A layer's density raised to a power, as a function of the units that are swept."""
+
+    odds: LogOdds
+    other: Tensor
+    """What the layer is given, if the units are its values; its values, if the units are what it is given."""
+    power: float
+
+
+def _sweep_layer(
+    value: Tensor, own: list[_Factor], fed: list[_Factor], rng: torch.Generator, chosen: Tensor | None
+) -> Tensor:
+    """Sweep units that are the values of the layers `own` and are given to the layers `fed`.
+
+    log f = sum_k z_k f_k + 1/2 z V z - sum_blocks power sum_i softplus(logits_i(z)) + constant (`kernels.gibbs`)
+    """
+    field, V = value.new_zeros(()), None
+    blocks: list[tuple[Tensor, Tensor, float]] = []  # logits, how the units enter them, power
+    for odds, given, power in own:
+        logits = F.linear(given, odds.given, odds.bias)
+        field = field + power * logits
+        if odds.before is not None:  # the units feed each other as they feed the layer below
+            square = power * (odds.before + odds.before.T)
+            V = square if V is None else V + square
+            blocks.append((logits + F.linear(value, odds.before), odds.before.T, power))
+    for i, (odds, child, power) in enumerate(fed):
+        field = field + power * F.linear(child, odds.given.T)
+        logits = F.linear(value, odds.given, odds.bias)
+        if odds.before is not None:
+            logits = logits + F.linear(child, odds.before)
+        blocks.insert(i, (logits, odds.given.T, power))
+    if V is not None:
+        field = field + F.linear(value, V)
+    shape = value.shape[:-1]
+    logits = torch.cat([part.expand(*shape, -1) for part, _, _ in blocks], -1) if len(blocks) > 1 else blocks[0][0]
+    W = torch.cat([into for _, into, _ in blocks], -1) if len(blocks) > 1 else blocks[0][1]
+    counts = tuple((into.shape[1], power) for _, into, power in blocks)
+    return gibbs.sweep(value, field, logits, W, V, rng, counts, chosen).value
+
+
+def log_odds(chain: Chain, theta: Tensor) -> list[LogOdds]:
+    """The linear log-odds of every layer of a chain, in its order; an error where a layer has none."""
+    found = []
+    for layer, params in zip(chain.layers, chain.unflatten(theta), strict=True):
+        odds = layer.linear_log_odds(params)
+        if odds is None:
             raise UserError(
                 f"Gibbs sampling needs sbn or darn layers, got {type(layer).__name__}: change the model, or take "
                 "estimator nais"
             )
-    return [log_odds for log_odds in found if log_odds is not None]
+        found.append(odds)
+    return found
 
 
 def is_swept(chain: Chain) -> bool:

@@ -170,7 +170,7 @@ class Chain:
         """log p(values | given), one number for each row."""
         if len(values) != len(self.layers):
             raise UserError(f"this chain draws {len(self.layers)} values, got {len(values)}: (x, z1, …, zL) is meant")
-        givens = (*values[1:], nothing(theta) if given is None else self._seen(given))[: len(values)]
+        givens = (*values[1:], nothing(theta) if given is None else self.seen(given))[: len(values)]
         log_prob = theta.new_zeros(())
         for layer, params, value, above in zip(self.layers, self.unflatten(theta), values, givens, strict=True):
             log_prob = log_prob + layer.log_prob(params, value, above)
@@ -196,7 +196,7 @@ class Chain:
         `shifts` (rows, n_row_biases) are added to those weights that every row given may have of its own.
         """
         values: Values = ()
-        given = self._seen(given)
+        given = self.seen(given)
         log_prob = given.new_zeros((1,) * (draws is not None) + given.shape[:-1])
         weights = self.unflatten(theta) if shifts is None else self._shifted(self.unflatten(theta), shifts)
         for layer, params in zip(reversed(self.layers), reversed(weights), strict=True):
@@ -233,7 +233,8 @@ class Chain:
             for layer, params in zip(self.layers, weights, strict=True)
         ]
 
-    def _seen(self, given: Tensor) -> Tensor:
+    def seen(self, given: Tensor) -> Tensor:
+        """What the first layer is given: rows as they are, or completed with zeros beside which values are missing."""
         if not self.masked:
             return given
         missing = given.isnan()

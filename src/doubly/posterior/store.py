@@ -181,18 +181,18 @@ class Posterior:
         seed: int = 0,
     ) -> Marginal:
         """log p(x) by annealed importance sampling; rows that are done stay on the shelf until `tidy`."""
-        theta, rows = self._annealable(how, of, samples), self._rows(x)
+        pair, rows = self._annealable(how, of, samples), self._rows(x)
         if rows.isnan().any():
             raise UserError(
                 "annealing needs complete rows, and some have holes: leave --ais out, or fill them in first"
             )
-        name = f"evaluations/annealing-{_digest(theta, rows)}-{_digest_text(repr((how, seed)))}"
+        name = f"evaluations/annealing-{_digest(pair.theta, pair.phi, rows)}-{_digest_text(repr((how, seed)))}"
         found = self.cache.get(name) or {"log_likelihood": torch.zeros(0), "ess": torch.zeros(0)}
         while (first := len(found["ess"])) < len(rows):
             block = rows[first : first + ANNEALED].float()
-            rng = generator(theta.device, seed, "annealing", first)
+            rng = generator(pair.theta.device, seed, "annealing", first)
             progress = self._annealing(f"annealing rows {first + 1} to {first + len(block)} of {len(rows)}")
-            done = how.log_likelihood(self.model, theta, block, rng, progress)._asdict()
+            done = how.log_likelihood(pair, block, rng, progress)._asdict()
             found = {key: torch.cat([found[key].to(value), value]) for key, value in done.items()}
             self.cache.put(name, found)
         self._finished.append(name)
@@ -200,21 +200,23 @@ class Posterior:
 
     def annealing_gap(self, n: int, how: Annealing, of: Of = "mean", samples: int | None = None, seed: int = 0) -> Gap:
         """Both bounds of annealed importance sampling for n rows drawn from the model; on the shelf until `tidy`."""
-        theta = self._annealable(how, of, samples)
-        name = f"evaluations/gap-{_digest(theta)}-{_digest_text(repr((how, seed, n)))}"
+        pair = self._annealable(how, of, samples)
+        name = f"evaluations/gap-{_digest(pair.theta, pair.phi)}-{_digest_text(repr((how, seed, n)))}"
         self._finished.append(name)
         if (kept := self.cache.get(name)) is not None:
             return Gap(*(Mean(mean, None if math.isnan(error) else error) for mean, error in kept["gap"].tolist()))
-        rng = generator(theta.device, seed, "annealing gap")
-        found = how.gap(self.model, theta, n, rng, self._annealing("annealing rows of the model, both ways"))
+        rng = generator(pair.theta.device, seed, "annealing gap")
+        found = how.gap(pair, n, rng, self._annealing("annealing rows of the model, both ways"))
         rows = [[each.mean, math.nan if each.stderr is None else each.stderr] for each in found]
         self.cache.put(name, {"gap": torch.tensor(rows, dtype=torch.float64)})
         return found
 
-    def _annealable(self, how: Annealing, of: Of, samples: int | None) -> Tensor:
+    def _annealable(self, how: Annealing, of: Of, samples: int | None) -> Pair:
         (member,) = self._members(of, samples)  # one set of weights: an ensemble has no single posterior of z
-        how.check(self.model)
-        return member.theta
+        how.check(self.model, self.method.proposal)
+        if how.start == "prior":
+            return Pair.alone(self.model, member.theta)
+        return Pair(self.model, member.theta, self.method.proposal, self._proposal(member))
 
     def _annealing(self, what: str) -> Callable[[int, int], None]:
         return lambda done, total: self.progress(what, done / total)

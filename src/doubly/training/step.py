@@ -22,7 +22,7 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
 
     def estimate(wanted: Wanted) -> Estimate:  # at the present theta and phi
         pair = Pair(method.model, theta.theta, method.proposal, phi.theta)
-        batch = Batch(pair, x, index, memory, rng)
+        batch = Batch(pair, x, index, memory, rng, tuning=state.began is None)
         return method.estimator(batch, wanted)
 
     def ascend_phi(grad: Tensor | None) -> None:

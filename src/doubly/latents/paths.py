@@ -1,0 +1,124 @@
+"""Paths of annealing: laws f_beta(z), 0 <= beta <= 1, from one that can be drawn from to p(x, z).
+
+From the prior: f_beta = p(z) p(x | z)^beta. From the proposal: f_beta = q(z | x)^(1 - beta) p(x, z)^beta, which is
+nearer to the posterior from the beginning, so that few temperatures go far. Both start normalised and end in p(x, z).
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from doubly.latents.pair import Pair
+from doubly.latents.sweep import Odds, Powers, is_swept, log_odds, sweep_path
+from doubly.layers import Chain, Values
+
+Start = Literal["prior", "proposal"]
+
+
+@dataclass(frozen=True)
+class Path(ABC):
+    """The laws of the latents z (chains, rows, H) of some rows x."""
+
+    pair: Pair
+    x: Tensor
+    needs: ClassVar[str]
+    """Which layers its moves serve, in words."""
+
+    @classmethod
+    @abstractmethod
+    def is_swept(cls, model: Chain, proposal: Chain) -> bool:
+        """Whether Gibbs sweeps serve it."""
+
+    @abstractmethod
+    def draw(self, chains: int, rng: torch.Generator) -> Values:
+        """z ~ f_0."""
+
+    @abstractmethod
+    def log_ratio(self, latents: Values) -> Tensor:
+        """log f_1 - log f_0 (chains, rows): what a temperature adds to the log-weight, for each unit of beta."""
+
+    @abstractmethod
+    def log_density(self, latents: Values, beta: float) -> Tensor:
+        """log f_beta (chains, rows)."""
+
+    @abstractmethod
+    def sweep(self, latents: Values, beta: float, rng: torch.Generator) -> Values:
+        """A Gibbs sweep that leaves f_beta as it is."""
+
+
+@dataclass(frozen=True)
+class FromPrior(Path):
+    """p(z) p(x | z)^beta."""
+
+    needs = "sbn and darn layers only, or real latent layers (gaussian, normal) only"
+
+    @classmethod
+    def is_swept(cls, model: Chain, proposal: Chain) -> bool:
+        return is_swept(model)
+
+    @cached_property
+    def _prior(self) -> tuple[Chain, Tensor]:
+        """The chain of the latent layers, and its weights, which come after those of the data layer."""
+        chain = Chain(self.pair.model.layers[1:])
+        return chain, self.pair.theta[self.pair.model.size - chain.size :]
+
+    @cached_property
+    def _odds(self) -> Odds:
+        return Odds(log_odds(self.pair.model, self.pair.theta))
+
+    def draw(self, chains: int, rng: torch.Generator) -> Values:
+        chain, theta = self._prior
+        drawn = chain.sample(theta, chains * len(self.x), rng)
+        return tuple(value.view(chains, len(self.x), value.shape[-1]) for value in drawn)
+
+    def log_ratio(self, latents: Values) -> Tensor:
+        (layer, params), given = self.pair.data_layer, self.pair.given(latents)
+        return layer.log_prob(params, self.x, given if latents else given.expand(1, 1, 0))
+
+    def log_density(self, latents: Values, beta: float) -> Tensor:
+        chain, theta = self._prior
+        return chain.log_prob(theta, latents) + beta * self.log_ratio(latents)
+
+    def sweep(self, latents: Values, beta: float, rng: torch.Generator) -> Values:
+        return sweep_path(self._odds, self.x, latents, rng, Powers(data=beta))
+
+
+@dataclass(frozen=True)
+class FromProposal(Path):
+    """q(z | x)^(1 - beta) p(x, z)^beta."""
+
+    needs = "sbn and darn layers only, in model and proposal, or real latent layers (gaussian, normal) only"
+
+    @classmethod
+    def is_swept(cls, model: Chain, proposal: Chain) -> bool:
+        return is_swept(model) and is_swept(proposal)
+
+    @cached_property
+    def _odds(self) -> Odds:
+        proposal = log_odds(self.pair.proposal, self.pair.phi)[::-1]  # which ends in the top layer
+        return Odds(log_odds(self.pair.model, self.pair.theta), proposal)
+
+    def draw(self, chains: int, rng: torch.Generator) -> Values:
+        return self.pair.proposal.draw(self.pair.phi, self.x, rng, chains).values[::-1]
+
+    def log_ratio(self, latents: Values) -> Tensor:
+        return self._log_p(latents) - self._log_q(latents)
+
+    def log_density(self, latents: Values, beta: float) -> Tensor:
+        return (1 - beta) * self._log_q(latents) + beta * self._log_p(latents)
+
+    def sweep(self, latents: Values, beta: float, rng: torch.Generator) -> Values:
+        return sweep_path(self._odds, self.x, latents, rng, Powers(beta, beta, 1 - beta))
+
+    def _log_p(self, latents: Values) -> Tensor:
+        return self.pair.model.log_prob(self.pair.theta, (self.x, *latents))
+
+    def _log_q(self, latents: Values) -> Tensor:
+        return self.pair.proposal.log_prob(self.pair.phi, latents[::-1], self.x)
+
+
+PATHS: dict[Start, type[Path]] = {"prior": FromPrior, "proposal": FromProposal}
