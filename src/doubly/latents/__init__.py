@@ -17,6 +17,7 @@ phases       wake and sleep: from what the proposal learns
 persistent   remembered states, moved, in competition with fresh draws
 gibbs        the same without fresh draws
 nais         fresh draws alone, the paper's
+expectation  E[z | x]
 completions  missing values given the others, by a Markov chain
 """
 
@@ -24,6 +25,7 @@ from doubly.core.registry import Registry
 from doubly.latents.annealing import Annealing, Gap, Mean
 from doubly.latents.batch import Batch, Memory, Wanted
 from doubly.latents.estimator import Estimate, Estimator
+from doubly.latents.expectation import expected_latents
 from doubly.latents.gibbs import Gibbs
 from doubly.latents.importance import Draws, Marginal, choose, is_exact, join, normalised, pick, propose, weigh
 from doubly.latents.likelihood import RELIABLE, LikelihoodConfig, PartialSums, RowLikelihoods, bound, log_likelihood
@@ -63,6 +65,7 @@ __all__ = [
     "bound",
     "check_refinable",
     "choose",
+    "expected_latents",
     "is_exact",
     "join",
     "log_likelihood",

@@ -1,10 +1,11 @@
 """Completions: draws of missing values given those that are observed, by a Markov chain.
 
-The chain's target is p(x_missing, z | x_observed, theta). A sweep draws z given the whole row as it stands, then the
-missing entries given z and the others. Neither can be drawn exactly in general: from a handful of candidates and what
-is there already, one is chosen by importance weights, which leaves the target as it is however few candidates there
-are (iterated sampling importance resampling, Andrieu, Lee & Vihola 2018). A proposal that was learnt on rows with
-missing values is shown where they are: what is missing then has no say in z, or is drawn along with it.
+The chain's target is p(x_missing, z | x_observed, theta). A sweep moves z locally where there is a move for it, draws z
+given the whole row as it stands, then the missing entries given z and the others. Neither draw can be exact in general:
+from a handful of candidates and what is there already, one is chosen by importance weights, which leaves the target as
+it is however few candidates there are (iterated sampling importance resampling, Andrieu, Lee & Vihola 2018). A proposal
+that was learnt on rows with missing values is shown where they are: what is missing then has no say in z, or is drawn
+along with it.
 """
 
 import math
@@ -19,6 +20,7 @@ from doubly.core.errors import UserError
 from doubly.core.types import ImputeMethod
 from doubly.kernels.noise import normal
 from doubly.latents.importance import choose, join, pick, propose, weigh
+from doubly.latents.moves import choose_move, has_move
 from doubly.latents.pair import Pair
 from doubly.layers import Chain, Values
 from doubly.layers.chain import nothing
@@ -74,11 +76,17 @@ def impute(
     seen = _seen(pair.proposal, x, missing)
     latents = propose(pair, seen, 1, rng).latents if pair.proposal.layers else ()
     latents = tuple(value.squeeze(0) for value in latents)
+    local = choose_move("auto", pair.model) if has_move(pair.model) else None
+    tuned = local.init(pair.model) if local else {}
     total, counted = torch.zeros_like(x), 0
     for sweep in range(how.sweeps):
         if how.method == "paper":
             x = _paper_sweep(pair, x, missing, rng)
         else:
+            # first, while the missing values are those drawn with z: the next move may leave them out of account
+            if local is not None:
+                seen = _seen(pair.proposal, x, missing)
+                latents, tuned = local(pair, x, seen, latents, tuned, rng, tuning=sweep < how.sweeps // 2)
             moved = _move_latents(pair, x, missing, latents, how.candidates, rng)
             x, latents = moved[0], moved[1:]
             x = _move_missing(pair, x, missing, latents, how.candidates, rng)

@@ -224,6 +224,11 @@ def _tuned(tuned: Memory, acceptance: Tensor, target: float, tuning: bool) -> Me
 MOVES = Registry("move", gibbs=GibbsMove, hmc=HMC, langevin=Langevin)
 
 
+def has_move(model: Chain) -> bool:
+    """Whether any move serves the latents of this model, if it has some."""
+    return bool(model.layers[1:]) and any(MOVES.make(name).serves(model) for name in MOVES)
+
+
 def choose_move(spec: str, model: Chain) -> Move:
     """The move of that name, or for "auto" the first that serves the model."""
     names = list(MOVES) if spec == "auto" else [spec]

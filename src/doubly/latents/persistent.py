@@ -101,7 +101,7 @@ class Persistent(Estimator):
         if model.layers[1:] and self.sweeps:
             self._move(model)
 
-    def for_missing(self, model: Chain) -> Estimator:
+    def for_missing(self, model: Chain) -> "Persistent":
         return dataclasses.replace(self, remembers_rows=not model.layers[0].factorised)
 
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
@@ -134,6 +134,17 @@ class Persistent(Estimator):
         theta_grad = torch.autograd.grad(log_p, theta)[0] if wanted != "phi" else None
         phi_grad = torch.zeros_like(batch.pair.phi) if wanted != "theta" else None
         return Estimate(theta_grad, phi_grad, batch.memory, {"train": log_p.detach(), "ess": log_p.new_ones(())})
+
+    @torch.no_grad()
+    def visit(self, batch: Batch) -> "Visited":
+        """Move and compete as in training, without gradients: for weights that stand still."""
+        state, memory = self._recall(batch), batch.memory
+        if self.sweeps:
+            state, memory = self._moved(batch, state)
+        drawn = weigh(batch.pair, batch.x, state.latents, batch.x if state.completed is None else state.completed)
+        if self.draws:
+            drawn = join(drawn, propose(batch.pair, batch.x, self.draws, batch.rng))
+        return Visited(drawn, self._compete(batch, drawn, "theta").weight, memory)
 
     # The state of the rows
 
@@ -257,6 +268,14 @@ class Persistent(Estimator):
         if exact or masked or not annealing.serves(pair.model, pair.proposal):
             return super().validate(pair, x if exact else some, draws, rng)
         return annealing.log_likelihood(pair, some.float(), rng)
+
+
+class Visited(NamedTuple):
+    """States and fresh draws (C + S, B, …) for rows, their weights (C + S, B), and the memory from now on."""
+
+    draws: Draws
+    weight: Tensor
+    memory: Memory
 
 
 class _State(NamedTuple):
