@@ -65,6 +65,9 @@ class NAIS(Estimator):
             )
         return MissingNAIS(**{field.name: getattr(self, field.name) for field in dataclasses.fields(NAIS)})
 
+    def with_objective(self, objective: Objective) -> Estimator:
+        return dataclasses.replace(self, objective=objective)
+
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
         return self.objective.init(chain, rng)
 
