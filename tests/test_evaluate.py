@@ -269,7 +269,7 @@ def test_advice_names_what_can_be_done_and_was_not(run, tmp_path):
 
 
 def test_annealing_that_is_stopped_goes_on_after_the_rows_that_are_done(run, monkeypatch):
-    monkeypatch.setattr("doubly.posterior.store.ANNEALED", 8)
+    monkeypatch.setattr("doubly.posterior.scores.ANNEALED", 8)
     x, how, told = load("bars").test[:20], Annealing(temperatures=5, chains=3), []
 
     def impatient(what: str, share: float) -> None:

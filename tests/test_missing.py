@@ -452,7 +452,7 @@ def test_a_run_on_whole_rows_does_not_score_holes_and_annealing_wants_whole_rows
     cli.main(["fit", "--data", file, "--hidden", "3", *SHORT, "--out", hollow_run])
     capsys.readouterr()
     line = refused(capsys, "evaluate", run, "--input", file, "--refit", "0")
-    assert "but the model expects 0 or 1: it has learnt from complete rows; fill them in first" in line
+    assert "but the model expects 0 or 1: it has learnt from complete rows; impute them first" in line
     assert "holes" not in json.loads((tmp_path / "run" / "data.json").read_text()), "data.json is what it was before"
     with pytest.raises(UserError, match="annealing needs complete rows"):
         doubly.load(hollow_run).anneal(read_table(file), doubly.latents.Annealing(temperatures=3))

@@ -9,11 +9,17 @@ import pytest
 import torch
 
 from doubly import Chain, Posterior, UserError
-from doubly.latents import NAIS, LikelihoodConfig, RowLikelihoods
+from doubly.core.cache import from_tensors, load, to_tensors
+from doubly.core.random import generator
+from doubly.latents import NAIS, OBJECTIVES, Gap, Gibbs, LikelihoodConfig, Mean, Pair, RowLikelihoods
+from doubly.latents.completions import ImputeConfig
+from doubly.posterior.codes import read
 from doubly.posterior.scores import ensemble, summarise
 from doubly.samplers import SGNHT, Adam
+from doubly.samplers.adam import AdamState
 from doubly.samplers.priors import Normal
 from doubly.training.method import Method
+from doubly.training.refit import Halfway
 from exact import bits, random_params
 
 MODEL, PROPOSAL = Chain.build("sbn", data=4, hidden=(3,)), Chain.build_proposal("sbn", data=4, hidden=(3,))
@@ -25,16 +31,16 @@ def weights(seed: int) -> torch.Tensor:
     ).float()
 
 
-KEPT = [weights(1), weights(2)]
+SAMPLES = [weights(1), weights(2)]
 X = bits(4).numpy()
 
 
 @pytest.fixture(scope="module")
 def posterior() -> Posterior:
     method = Method(MODEL, PROPOSAL, Normal(1.0), SGNHT(), NAIS(), Adam(), NAIS(), phi_step=1e-2, batch=100)
-    train = MODEL.sample(KEPT[0], 1000, torch.Generator().manual_seed(0))[0]
+    train = MODEL.sample(SAMPLES[0], 1000, torch.Generator().manual_seed(0))[0]
     return Posterior(
-        method=method, phi=torch.zeros(PROPOSAL.size), last_theta=KEPT[1], mean_theta=KEPT[0], thetas=KEPT,
+        method=method, phi=torch.zeros(PROPOSAL.size), last_theta=SAMPLES[1], mean_theta=SAMPLES[0], thetas=SAMPLES,
         train=lambda: train, refit_passes=10,
     )  # fmt: skip
 
@@ -48,23 +54,23 @@ def exact(theta: torch.Tensor) -> np.ndarray:
     return log_joint(theta).logsumexp(1).numpy()
 
 
-@pytest.mark.parametrize(("of", "theta"), [("mean", KEPT[0]), ("last", KEPT[1])])
+@pytest.mark.parametrize(("of", "theta"), [("mean", SAMPLES[0]), ("last", SAMPLES[1])])
 def test_log_likelihood_is_the_enumerated_one(posterior, of, theta):
     """10,000 draws from a proposal with weights of order 1 leave an error of some hundredths at most."""
     np.testing.assert_allclose(posterior.log_likelihood(X, draws=10_000, of=of), exact(theta), atol=0.05)
 
 
 def test_an_ensemble_averages_densities_not_their_logarithms(posterior):
-    both = np.logaddexp(exact(KEPT[0]), exact(KEPT[1])) - math.log(2)
+    both = np.logaddexp(exact(SAMPLES[0]), exact(SAMPLES[1])) - math.log(2)
     found = posterior.log_likelihood(X, draws=10_000, of="ensemble")
     np.testing.assert_allclose(found, both, atol=0.05)
-    logarithms = (exact(KEPT[0]) + exact(KEPT[1])) / 2
+    logarithms = (exact(SAMPLES[0]) + exact(SAMPLES[1])) / 2
     assert abs(found - logarithms).max() > 0.2, "they must differ for the test to see it"
 
 
 def test_codes_are_the_posterior_means_of_the_hidden_units(posterior):
     (codes,) = posterior.encode(X, draws=10_000)
-    posterior_of_z = log_joint(KEPT[0]).softmax(1)
+    posterior_of_z = log_joint(SAMPLES[0]).softmax(1)
     np.testing.assert_allclose(codes, (posterior_of_z @ bits(3)).numpy(), atol=0.05)
 
 
@@ -72,7 +78,32 @@ def test_samples_of_an_ensemble_come_from_all_its_members(posterior):
     """Frequencies of the 16 rows against the mixture: 40,000 rows have a standard error below 0.0025."""
     rows = posterior.sample(40_000, of="ensemble")
     found = np.bincount((rows @ [8, 4, 2, 1]).astype(int), minlength=16) / 40_000
-    np.testing.assert_allclose(found, (np.exp(exact(KEPT[0])) + np.exp(exact(KEPT[1]))) / 2, atol=5 * 0.0025)
+    np.testing.assert_allclose(found, (np.exp(exact(SAMPLES[0])) + np.exp(exact(SAMPLES[1]))) / 2, atol=5 * 0.0025)
+
+
+def test_the_public_methods_agree_with_what_they_stand_for(posterior):
+    """`draws` are the `samples`, `log_likelihood` the row likelihoods; codes and completions are those of the pairs."""
+    for draw, sample, theta in zip(posterior.draws(), posterior.samples(), SAMPLES, strict=True):
+        assert torch.equal(draw, sample)
+        assert torch.equal(draw, theta)
+    assert torch.equal(posterior.mean(), SAMPLES[0])
+    assert torch.equal(posterior.last(), SAMPLES[1])
+    for of in ("mean", "last", "ensemble"):
+        rows = posterior.row_likelihoods(X, of, LikelihoodConfig(draws=10, seed=3))
+        np.testing.assert_array_equal(posterior.log_likelihood(X, 10, of, seed=3), rows.log_likelihood.numpy())
+    (pair,) = posterior._refitted(posterior._pairs("mean"))
+    assert isinstance(pair, Pair)
+    assert torch.equal(pair.theta, SAMPLES[0])
+    assert not torch.equal(pair.phi, posterior.phi), "it was fitted"
+    (codes,) = posterior.encode(X, draws=10, seed=3)
+    found = read([pair], torch.as_tensor(X), 10, generator("cpu", 3, "encode"))
+    np.testing.assert_array_equal(codes, found.codes[0].numpy())
+    assert found.log_likelihood.shape == (1, 16)
+    imputed = posterior.impute(np.where(X == 1, np.nan, X), draws=3, how=ImputeConfig(sweeps=2))
+    assert imputed.completions.shape == (3, 16, 4)
+    assert (imputed.completions[:, X == 0] == 0).all()
+    np.testing.assert_allclose(imputed.spread, imputed.completions.std(0), atol=1e-6)
+    assert posterior.sample(7).shape == (7, 4)
 
 
 class Cache:
@@ -96,21 +127,52 @@ def test_the_proposal_is_fitted_to_what_is_scored_once_and_remembered(posterior)
     loose = posterior.method
     stored = Cache()
     fresh = Posterior(
-        method=loose, phi=posterior.phi, last_theta=KEPT[1], mean_theta=KEPT[0], thetas=[], train=posterior.train,
+        method=loose, phi=posterior.phi, last_theta=SAMPLES[1], mean_theta=SAMPLES[0], thetas=[], train=posterior.train,
         cache=stored, refit_passes=10,
     )  # fmt: skip
     fitted = fresh.row_likelihoods(X, how=LikelihoodConfig(draws=20))
     assert len(stored.found) == 1, "the proposal; what was scored is finished, and not kept"
     unfitted = Posterior(
-        method=loose, phi=posterior.phi, last_theta=KEPT[1], mean_theta=KEPT[0], thetas=[], train=posterior.train,
+        method=loose, phi=posterior.phi, last_theta=SAMPLES[1], mean_theta=SAMPLES[0], thetas=[], train=posterior.train,
         refit_passes=0,
     ).row_likelihoods(X, how=LikelihoodConfig(draws=20))  # fmt: skip
     assert fitted.ess.mean() > unfitted.ess.mean() + 1
     again = Posterior(
-        method=loose, phi=posterior.phi, last_theta=KEPT[1], mean_theta=KEPT[0], thetas=[],
+        method=loose, phi=posterior.phi, last_theta=SAMPLES[1], mean_theta=SAMPLES[0], thetas=[],
         train=lambda: pytest.fail("nothing has to be fitted"), cache=stored, refit_passes=10,
     )  # fmt: skip
     assert torch.equal(again.row_likelihoods(X, how=LikelihoodConfig(draws=20)).log_likelihood, fitted.log_likelihood)
+
+
+def test_unfinished_work_comes_back_from_tensors_as_it_was():
+    """Tensors, numbers, None, dictionaries and tuples inside; tensors of something else are not taken for it."""
+    vector = torch.arange(3.0)
+    optimiser = AdamState(vector, vector + 1, vector + 2, t=5)
+    halfway = Halfway(optimiser, {"z1": torch.ones(2, dtype=torch.uint8)}, torch.tensor([1, 2]), done=4)
+    stored = to_tensors(halfway)
+    assert sorted(stored) == [
+        "done",
+        "memory.z1",
+        "optimiser.m",
+        "optimiser.t",
+        "optimiser.theta",
+        "optimiser.v",
+        "rng",
+    ]
+    torch.testing.assert_close(from_tensors(Halfway, stored), halfway, rtol=0, atol=0)
+    assert from_tensors(Halfway, to_tensors(halfway._replace(memory={}))).memory == {}
+    gap = Gap(Mean(-1 / 3, None), Mean(-0.1, 1e-9), Mean(0.2, 0.0))
+    assert from_tensors(Gap, to_tensors(gap)) == gap, "numbers in double precision"
+    cache = Cache()
+    cache.put("work", stored)
+    assert load(cache, "work", Gap) is None
+    assert load(cache, "nothing", Halfway) is None
+
+
+def test_an_estimator_takes_another_objective_if_it_takes_any():
+    sleep = OBJECTIVES.make("sleep")
+    assert NAIS(draws=7).with_objective(sleep) == NAIS(draws=7, objective=sleep)
+    assert Gibbs().with_objective(sleep) == Gibbs()
 
 
 def scored(log_likelihood: list[float], noise: float = 0.0, khat: float = 0.0) -> RowLikelihoods:
@@ -139,7 +201,9 @@ def test_an_ensemble_of_twins_is_each_of_them_with_less_noise():
 
 def test_an_ensemble_has_the_samples_of_all_its_chains(posterior):
     """Two chains of one sample each are the ensemble of two, each with its own proposal to start from."""
-    chain = dataclasses.replace(posterior, thetas=KEPT[:1], others=[dataclasses.replace(posterior, thetas=KEPT[1:])])
+    chain = dataclasses.replace(
+        posterior, thetas=SAMPLES[:1], others=[dataclasses.replace(posterior, thetas=SAMPLES[1:])]
+    )
     together, apart = (post.log_likelihood(X, draws=50, of="ensemble") for post in (chain, posterior))
     with pytest.raises(UserError, match="codes of several chains"):
         chain.encode(X)
@@ -155,13 +219,13 @@ def test_an_ensemble_has_the_samples_of_all_its_chains(posterior):
 
 
 def test_means_of_the_first_samples_are_found_by_their_number(posterior):
-    some = dataclasses.replace(posterior, means={5: KEPT[1]}, collected=12)
-    assert torch.equal(some.mean(5), KEPT[1])
-    assert torch.equal(some.mean(12), KEPT[0])
+    some = dataclasses.replace(posterior, means={5: SAMPLES[1]}, collected=12)
+    assert torch.equal(some.mean(5), SAMPLES[1])
+    assert torch.equal(some.mean(12), SAMPLES[0])
     with pytest.raises(UserError, match="of the first 5, 12 samples, not of 7"):
         some.mean(7)
     with pytest.raises(UserError, match="chooses a mean"):
-        some.score(X, "last", samples=5)
+        some.row_likelihoods(X, "last", samples=5)
 
 
 def test_the_members_of_an_ensemble_have_draws_of_their_own(posterior):
@@ -170,8 +234,8 @@ def test_the_members_of_an_ensemble_have_draws_of_their_own(posterior):
     A standard deviation over 300 seeds is known to 1 / sqrt(600) = 4 %, the noise by 20 groups to some 2 % more: 4 of
     these. With common draws the spread would be larger by sqrt 2.
     """
-    twins = dataclasses.replace(posterior, thetas=[KEPT[0], KEPT[0]])
-    found = [twins.score(X[:1], "ensemble", LikelihoodConfig(draws=200, seed=seed)) for seed in range(300)]
+    twins = dataclasses.replace(posterior, thetas=[SAMPLES[0], SAMPLES[0]])
+    found = [twins.row_likelihoods(X[:1], "ensemble", LikelihoodConfig(draws=200, seed=seed)) for seed in range(300)]
     spread = torch.stack([each.log_likelihood for each in found]).std().item()
     noise = torch.stack([each.noise for each in found]).square().mean().sqrt().item()
     assert spread == pytest.approx(noise, rel=0.18)
@@ -190,7 +254,7 @@ def test_a_score_that_was_stopped_goes_on_where_it_was(posterior):
     stopped = dataclasses.replace(posterior, cache=cache, progress=stop)
     for _ in range(1000):
         try:
-            found = stopped.score(X, "last", how)
+            found = stopped.row_likelihoods(X, "last", how)
             break
         except KeyboardInterrupt:
             continue
@@ -238,7 +302,7 @@ def test_rows_that_the_model_cannot_have_are_refused(posterior, x):
 
 
 def test_what_is_not_there_is_said_so(posterior):
-    empty = Posterior(posterior.method, posterior.phi, KEPT[0], None, [], posterior.train)
+    empty = Posterior(posterior.method, posterior.phi, SAMPLES[0], None, [], posterior.train)
     for of in ("mean", "ensemble"):
         with pytest.raises(UserError, match="--of last"):
             empty.sample(1, of=of)

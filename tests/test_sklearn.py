@@ -117,9 +117,9 @@ def test_the_defaults_beat_independent_columns_of_real_numbers():
 def test_codes_there_and_back_are_nearer_than_the_mean(X):
     """One factor explains most of both tables, so that what comes back leaves less over than the columns' means do."""
     model = DeepGenerativeModel(random_state=0, n_threads=1, epochs=100, collect=10, patience=10).fit(X)
-    vjp = model.inverse_transform(model.transform(X))
-    assert vjp.shape == X.shape
-    left = ((X - vjp) ** 2).mean(0) / X.var(0)
+    back = model.inverse_transform(model.transform(X))
+    assert back.shape == X.shape
+    left = ((X - back) ** 2).mean(0) / X.var(0)
     assert (left < 0.8).all()
 
 
@@ -190,10 +190,10 @@ def test_frames_come_in_and_go_out():
     assert list(model.feature_names_in_) == ["a", "b", "c"]
     codes = model.transform(X)
     assert list(codes.columns) == list(model.get_feature_names_out()) == [f"deepgenerativemodel{i}" for i in range(3)]
-    vjp = model.inverse_transform(codes)
-    assert list(vjp.columns) == list(model.sample(2).columns) == ["a", "b", "c"]
+    back = model.inverse_transform(codes)
+    assert list(back.columns) == list(model.sample(2).columns) == ["a", "b", "c"]
     assert codes.index.equals(X.index)
-    assert vjp.index.equals(X.index)
+    assert back.index.equals(X.index)
     np.testing.assert_array_equal(
         model.score_samples(X), DeepGenerativeModel(**TINY).fit(X.values).score_samples(X.values)
     )
@@ -277,17 +277,17 @@ def test_progress_is_shown_only_when_asked_for(capsys):
 
 
 @pytest.mark.parametrize("X", TABLES.values(), ids=TABLES)
-def test_missing_entries_are_filled_in_and_the_others_left_alone(X):
-    """One factor explains most of both tables: what is filled in is nearer to the truth than the column's mean."""
+def test_missing_entries_are_imputed_and_the_others_left_alone(X):
+    """One factor explains most of both tables: what is imputed is nearer to the truth than the column's mean."""
     model = DeepGenerativeModel(random_state=0, n_threads=1, epochs=100, collect=10, patience=10).fit(X)
-    holes = np.random.default_rng(1).random(X.shape) < 0.2
-    with_holes = np.where(holes, np.nan, X)
-    filled = model.impute(with_holes, draws=10)
-    np.testing.assert_array_equal(filled[~holes], X[~holes])
+    missing = np.random.default_rng(1).random(X.shape) < 0.2
+    incomplete = np.where(missing, np.nan, X)
+    completed = model.impute(incomplete, draws=10)
+    np.testing.assert_array_equal(completed[~missing], X[~missing])
     if model.kind_ == "binary":
-        assert set(np.unique(filled)) <= {0, 1}
-    means = np.broadcast_to(np.nanmean(with_holes, axis=0), X.shape)
-    error, by_mean = (((guess - X) / X.std(0))[holes] ** 2 for guess in (filled, means))
+        assert set(np.unique(completed)) <= {0, 1}
+    means = np.broadcast_to(np.nanmean(incomplete, axis=0), X.shape)
+    error, by_mean = (((guess - X) / X.std(0))[missing] ** 2 for guess in (completed, means))
     assert error.mean() < 0.7 * by_mean.mean()
     with pytest.raises(ValueError, match="NaN"):
-        model.score_samples(with_holes)
+        model.score_samples(incomplete)

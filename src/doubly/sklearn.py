@@ -24,11 +24,10 @@ from doubly.core.random import generator
 from doubly.core.types import Of
 from doubly.data.dataset import first_place, is_binary, missing_mask
 from doubly.kernels.noise import normal
-from doubly.latents import normalised, propose
-from doubly.latents.importance import log_mean_weight
 from doubly.latents.pair import Pair
-from doubly.layers.chain import Chain, nothing
-from doubly.posterior.store import Member, Posterior
+from doubly.layers.chain import Chain
+from doubly.posterior.codes import read
+from doubly.posterior.store import Posterior
 from doubly.runs.build import Facts, build
 from doubly.runs.config import MOST_THREADS, Config
 from doubly.runs.fit import enough_threads, use_threads
@@ -303,10 +302,9 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         for state, record in protocol.fit(method, seen, valid, state):  # noqa: B020 - each state comes from the last
             if record is None:
                 continue
-            if state.collected:
-                in_all, done = planned(method, state, len(rows)), state.collected
-                if done * self.keep // in_all > (done - 1) * self.keep // in_all:
-                    samples.append(state.theta.theta.clone())
+            number = state.collected
+            if number and protocol.keeps_sample(number, planned(method, state, len(rows)), self.keep):
+                samples.append(state.theta.theta.clone())
             history.append({name: getattr(record, name) for name in ("epoch", "phase", "train", "valid")})
             last = finished(method, state)
             line = f"epoch {record.epoch} of at most {config.epochs}  valid {record.valid:.3f}  {record.phase}"
@@ -325,15 +323,13 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     @property
     def posterior_(self) -> Posterior:
-        """What was learnt, with all the questions that a `Posterior` answers; real rows are standardised ones.
+        """What was learnt, as a `Posterior`; of a real table it takes and gives rows in standardised units.
 
-        Built anew each time, so that the estimator holds nothing but arrays. It fits no proposals: an ensemble is
-        answered with the proposal of the mean.
+        These are (x - offset_) / scale_ of the columns that vary. It is built anew each time, so that the estimator
+        holds nothing but arrays. It fits no proposals: an ensemble answers with the proposal of the mean.
         """
         check_is_fitted(self)
-        samples = [
-            torch.tensor(theta) for theta in self.samples_
-        ]  # copies: joblib may have mapped the arrays read-only
+        samples = [torch.tensor(theta) for theta in self.samples_]  # copies: joblib may map the arrays read-only
         return Posterior(
             method=self._method(),
             phi=torch.tensor(self.proposals_[0]),
@@ -352,7 +348,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Of rows with NaN, which only a model that was fitted to such rows takes, it is log p of what is there.
         """
         rows = self._table(X)
-        found = self._look(rows).log_likelihood
+        found = self._read(rows).log_likelihood
         return found - np.log(self.scale_[self.varies_]) @ ~missing_mask(rows.numpy()).T
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -363,7 +359,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """E[z | x], the mean codes of all hidden layers beside each other, from the data upward."""
         rows = self._table(X)
         self._check_hidden()
-        return self._look(rows).codes
+        return self._read(rows).codes
 
     def inverse_transform(self, X: Any) -> np.ndarray:
         """E[x | z] for codes z of the first hidden layer; codes of further layers may stand behind them."""
@@ -376,12 +372,12 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                 f"codes must be finite numbers in {first} columns, or {all_codes} as transform gives them, "
                 f"got an array of shape {codes.shape}"
             )
-        layer, z = self._method().model.layers[0], torch.tensor(codes[:, :first], dtype=torch.float32)
+        z = torch.tensor(codes[:, :first], dtype=torch.float32)
         rng, found = generator("cpu", self._config.seed, "inverse"), []
-        # an autoregressive layer knows means given the entries before, which are drawn; for others one look is exact
-        draws = 1 if layer.factorised else self.draws
-        for member in self._members():
-            params = self._method().model.unflatten(member.theta)[0]
+        for pair in self._pairs():
+            layer, params = pair.data_layer
+            # an autoregressive layer knows means given the entries before, which are drawn; for others one is exact
+            draws = 1 if layer.factorised else self.draws
             found.append(layer.mean(params, layer.draw(params, z, rng, draws).value, z).mean(0))
         return self._framed(self._from_model(torch.stack(found).mean(0)), X)
 
@@ -403,34 +399,33 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     # In between
 
-    def _look(self, rows: Tensor) -> "_Looked":
+    def _read(self, rows: Tensor) -> "_Answers":
         """Rows one at a time, each with a generator of its own, made from what the row is.
 
         A batch would be some three times as fast, but then a row's answer would depend on which rows came with it.
         """
-        method, members = self._method(), self._members()
+        pairs = self._pairs()
         log_likelihood, codes = np.empty(len(rows)), np.empty((len(rows), sum(self.hidden_)))
-        with torch.no_grad(), use_threads(self._config.threads):
+        with use_threads(self._config.threads):
             for i, row in enumerate(rows.split(1)):
                 rng = generator("cpu", self._config.seed, "look", row.numpy().tobytes().hex())
-                scores, means = [], []
-                for theta, phi in members:
-                    drawn = propose(Pair(method.model, theta, method.proposal, phi), row.float(), self.draws, rng)
-                    weight = normalised(drawn.log_weight)[..., None]
-                    scores.append(log_mean_weight(drawn.log_weight).item())
-                    means.append(torch.cat([nothing(theta), *((weight * z).sum((0, 1)) for z in drawn.latents)]))
-                log_likelihood[i] = np.logaddexp.reduce(scores) - math.log(len(scores))
-                codes[i] = torch.stack(means).mean(0).numpy()
-        return _Looked(log_likelihood, codes)
+                found = read(pairs, row, self.draws, rng)
+                by_pair = found.log_likelihood[:, 0].double().numpy()
+                log_likelihood[i] = np.logaddexp.reduce(by_pair) - math.log(len(pairs))
+                codes[i] = np.concatenate([[], *(layer[0].numpy() for layer in found.codes)])
+        return _Answers(log_likelihood, codes)
 
     def _method(self) -> Method:
         return build(self._config, self._facts())
 
-    def _members(self) -> list[Member]:
+    def _pairs(self) -> list[Pair]:
         """The weights that answer, each with its proposal."""
+        method = self._method()
         thetas = [self.weights_] if len(self.proposals_) == 1 else self.samples_
-        proposals = self.proposals_[-len(thetas) :]
-        return [Member(*map(torch.tensor, pair)) for pair in zip(thetas, proposals, strict=True)]
+        return [
+            Pair(method.model, torch.tensor(theta), method.proposal, torch.tensor(phi))
+            for theta, phi in zip(thetas, self.proposals_[-len(thetas) :], strict=True)
+        ]
 
     def _table(self, X: Any, allow_missing: bool = False) -> Tensor:
         """A table like the one that was learnt from, as the model sees it."""
@@ -501,7 +496,7 @@ class _Learnt(NamedTuple):
     history: list[dict[str, Any]]
 
 
-class _Looked(NamedTuple):
+class _Answers(NamedTuple):
     """What the draws for each row say."""
 
     log_likelihood: np.ndarray

@@ -9,7 +9,8 @@ import numpy as np
 from doubly.core.errors import UserError
 from doubly.core.types import Hide, Of
 from doubly.latents.completions import ImputeConfig
-from doubly.posterior.store import Imputed, Posterior
+from doubly.posterior.imputation import Imputed
+from doubly.posterior.store import Posterior
 
 BINS = 10  # of predicted probability, in which calibration is looked at
 WIDEST = 200  # columns beyond which the chained regressions of IterativeImputer take too long

@@ -10,6 +10,7 @@ from doubly.core.errors import UserError
 from doubly.latents.batch import Batch, Memory, Wanted
 from doubly.latents.importance import Marginal
 from doubly.latents.likelihood import bound
+from doubly.latents.objectives import Objective
 from doubly.latents.pair import Pair
 from doubly.layers import Chain
 
@@ -47,6 +48,10 @@ class Estimator(ABC):
         """The estimator made fit for rows with missing values."""
         name = type(self).__name__.lower()
         raise UserError(f"the estimator {name} needs complete rows, but values are missing: take estimator nais")
+
+    def with_objective(self, objective: Objective) -> "Estimator":
+        """The estimator with another objective for the proposal, where it takes one."""
+        return self
 
     def validate(self, pair: Pair, x: Tensor, draws: int, rng: torch.Generator) -> Marginal:
         """log p(x) of held-out rows, or of some of them, to see how learning goes: the bound L_K with K = `draws`."""

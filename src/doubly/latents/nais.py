@@ -65,6 +65,9 @@ class NAIS(Estimator):
         # missing values are drawn along with the latents: the visits of a row are a chain, which is remembered
         return Persistent(self.draws, self.objective, sweeps=0, remembers_rows=True)
 
+    def with_objective(self, objective: Objective) -> Estimator:
+        return dataclasses.replace(self, objective=objective)
+
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
         return self.objective.init(chain, rng)
 

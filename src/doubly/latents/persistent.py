@@ -101,6 +101,9 @@ class Persistent(Estimator):
         if model.layers[1:] and self.sweeps:
             self._move(model)
 
+    def with_objective(self, objective: Objective) -> "Persistent":
+        return dataclasses.replace(self, objective=objective)
+
     def for_missing(self, model: Chain) -> "Persistent":
         return dataclasses.replace(self, remembers_rows=not model.layers[0].factorised)
 

@@ -1,5 +1,10 @@
 """What is kept of a chain, and the questions it answers.
 
-scores       what the scores of rows come to, of one set of weights or of an ensemble
-store        Posterior: the mean and the samples of the weights
+work         long work: its progress, and what is stored of it until it is finished
+rows         rows of the caller's, checked against the model's data layer
+scores       log p(x) of rows, of one set of weights or of an ensemble; by importance sampling or annealing
+imputation   completions of rows with missing values, and how likely the true values are
+codes        E[z | x] of rows
+arviz        the samples of the weights for ArviZ
+store        Posterior: the mean and the samples of the weights, with proposals fitted to them; it asks the files above
 """

@@ -1,48 +1,66 @@
-"""Scores of rows, and what they come to: of one set of weights, and of an ensemble of them."""
+"""log p(x) of rows: of one set of weights or of an ensemble of them, by importance sampling or by annealing.
 
+Work that is stopped goes on where it was. What is random depends on the seed and on the part of the work, never on
+where it was stopped.
+"""
+
+import dataclasses
 import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
+from doubly.core.errors import UserError
+from doubly.core.random import generator
 from doubly.core.statistics import stderr
-from doubly.latents import RELIABLE, RowLikelihoods
+from doubly.latents import (
+    RELIABLE,
+    Annealing,
+    Gap,
+    LikelihoodConfig,
+    Marginal,
+    Pair,
+    PartialSums,
+    RowLikelihoods,
+    log_likelihood,
+)
+from doubly.posterior.work import Work, digest, digest_text
+
+ANNEALED = 500  # rows at a time; if the work is stopped, those under way are lost
 
 
-class LikelihoodSummary(NamedTuple):
-    """What the scores of a set of rows come to."""
-
-    log_likelihood: float
-    """The mean over rows of log p(x), in nats."""
-    stderr: float | None
-    """Its standard error over rows."""
-    draw_error: float
-    """Its standard error due to the draws of the hidden variables."""
-    ess: float
-    """The mean effective draws."""
-    unreliable: int
-    """Rows whose weights have so heavy a tail (k̂ > 0.7) that their score is not to be relied on."""
-    draws_used: float
-    """The mean draws."""
-    n: int
+def row_likelihoods(
+    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: LikelihoodConfig, work: Work
+) -> RowLikelihoods:
+    """log p(x) of each row under the ensemble of these pairs; `whose` names each of them in what is told."""
+    found = [
+        _member(pair, rows, dataclasses.replace(how, member=i), work, name)
+        for i, (pair, name) in enumerate(zip(pairs, whose, strict=True))
+    ]
+    work.tidy()
+    return ensemble(found)
 
 
-def summarise(rows: RowLikelihoods) -> LikelihoodSummary:
-    """The score of a set of rows."""
-    n = len(rows.log_likelihood)
-    return LikelihoodSummary(
-        rows.log_likelihood.double().mean().item(),
-        stderr(rows.log_likelihood),
-        rows.noise.double().square().sum().sqrt().item() / n,
-        rows.ess.double().mean().item(),
-        int((rows.khat > RELIABLE).sum()),
-        rows.draws.double().mean().item(),
-        n,
-    )
+def _member(pair: Pair, rows: Tensor, how: LikelihoodConfig, work: Work, whose: str) -> RowLikelihoods:
+    """log p(x) by one pair, going on from what an earlier attempt has left."""
+    name = f"evaluations/unfinished-{digest(pair.theta, pair.phi, rows)}-{digest_text(repr(how))}"
+    found = work.load(name, RowLikelihoods)  # it is there if an ensemble was stopped at a later member
+    if found is None:
+        save = work.saver(name)
+
+        def watch(partial: PartialSums, share: float) -> None:
+            save(partial, f"scoring{whose}", share)
+
+        found = log_likelihood(pair, rows, how, work.load(name, PartialSums), watch)
+        work.save(name, found)
+    work.hand_over(name)
+    return found
 
 
 def ensemble(members: list[RowLikelihoods]) -> RowLikelihoods:
-    """The predictive log (1/M) sum_m p(x | theta_m) from the scores of its members.
+    """The predictive log (1/M) sum_m p(x | theta_m) from the log-likelihoods of its members.
 
     All is as if the members' draws, which are independent, had been pooled: with S_m the sum of a member's weights, of
     which it has E_m effective ones, there are (sum S_m)^2 / sum (S_m^2 / E_m). The tail is the heaviest of any.
@@ -56,4 +74,72 @@ def ensemble(members: list[RowLikelihoods]) -> RowLikelihoods:
         torch.where(khat.isnan().all(0), math.nan, heaviest),
         (share * noise).square().sum(0).sqrt(),
         draws.sum(0),
+    )
+
+
+# Annealing
+
+
+def anneal(pair: Pair, rows: Tensor, how: Annealing, seed: int, work: Work) -> Marginal:
+    """log p(x) by annealed importance sampling; rows that are done stay in the cache until `tidy`."""
+    if rows.isnan().any():
+        raise UserError("annealing needs complete rows, got rows with missing values: leave --ais out, or impute first")
+    name = f"evaluations/annealed-{digest(pair.theta, pair.phi, rows)}-{digest_text(repr((how, seed)))}"
+    found = work.load(name, Marginal) or Marginal(torch.zeros(0), torch.zeros(0))
+    while (first := len(found.ess)) < len(rows):
+        block = rows[first : first + ANNEALED].float()
+        what = f"annealing rows {first + 1} to {first + len(block)} of {len(rows)}"
+        rng = generator(pair.theta.device, seed, "annealing", first)
+        more = how.log_likelihood(pair, block, rng, work.counter(what))
+        found = Marginal(*(torch.cat([old.to(new), new]) for old, new in zip(found, more, strict=True)))
+        work.save(name, found)
+    work.hand_over(name)
+    return found
+
+
+def annealing_gap(pair: Pair, n: int, how: Annealing, seed: int, work: Work) -> Gap:
+    """Both bounds of annealed importance sampling for n rows drawn from the model; in the cache until `tidy`."""
+    name = f"evaluations/gap-{digest(pair.theta, pair.phi)}-{digest_text(repr((how, seed, n)))}"
+    found = work.load(name, Gap)
+    if found is None:
+        rng = generator(pair.theta.device, seed, "annealing gap")
+        what = "annealing rows of the model, both ways"
+        found = how.gap(pair, n, rng, work.counter(what))
+        work.save(name, found)
+    work.hand_over(name)
+    return found
+
+
+# What the log-likelihoods of rows come to
+
+
+class LikelihoodSummary(NamedTuple):
+    """The log-likelihoods of a set of rows in a few numbers."""
+
+    log_likelihood: float
+    """The mean over rows of log p(x), in nats."""
+    stderr: float | None
+    """Its standard error over rows."""
+    draw_error: float
+    """Its standard error due to the draws of the hidden variables."""
+    ess: float
+    """The mean effective draws."""
+    unreliable: int
+    """Rows whose weights have so heavy a tail (k̂ > 0.7) that their log-likelihood is not to be relied on."""
+    draws_used: float
+    """The mean draws."""
+    n: int
+
+
+def summarise(rows: RowLikelihoods) -> LikelihoodSummary:
+    """The mean over a set of rows, with its errors."""
+    n = len(rows.log_likelihood)
+    return LikelihoodSummary(
+        rows.log_likelihood.double().mean().item(),
+        stderr(rows.log_likelihood),
+        rows.noise.double().square().sum().sqrt().item() / n,
+        rows.ess.double().mean().item(),
+        int((rows.khat > RELIABLE).sum()),
+        rows.draws.double().mean().item(),
+        n,
     )

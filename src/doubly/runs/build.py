@@ -1,15 +1,10 @@
 """Settings become objects, checked against each other and against the data."""
 
 import dataclasses
-import math
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from numbers import Real
-from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple
-from doubly.core.types import Binarise, Of, Refit, Split, Start
+from typing import TYPE_CHECKING, NamedTuple
+
 from doubly.core.errors import UserError
+
 if TYPE_CHECKING:
     from doubly.data import Data
     from doubly.training.method import Method
@@ -31,8 +26,8 @@ def build(config: Config, data: "Data | Facts") -> "Method":
     from doubly.data import Data, check_binary
     from doubly.latents import ESTIMATORS, NAIS, OBJECTIVES, Estimator, Wake
     from doubly.layers.chain import Chain
-    from doubly.samplers.priors import PRIORS
     from doubly.samplers import SAMPLERS, Adam
+    from doubly.samplers.priors import PRIORS
     from doubly.samplers.schedules import SCHEDULES
     from doubly.training.method import Every, Method
 

@@ -11,12 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple
-from doubly.core.types import Binarise, Of, Refit, Split, Start
+from typing import TYPE_CHECKING, Any
+
 from doubly.core.errors import UserError
+from doubly.core.types import Binarise, Start
+
 if TYPE_CHECKING:
-    from doubly.data import Data
-    from doubly.training.method import Method
+    pass
 
 
 MOST_THREADS = 1024  # beyond which starting them fails in ways that cannot be caught

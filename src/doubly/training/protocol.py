@@ -123,6 +123,22 @@ def _end_epoch(method: Method, state: State, valid: Tensor, n_data: int) -> tupl
     return state._replace(epoch=epoch, batch=0), record
 
 
+def keeps_sample(collected: int, planned: int, keep: int, window: int = 1) -> bool:
+    """Whether the sample of this number (from 1) is kept, or the average over the window that it ends.
+
+    At most `keep` of all that are planned are kept, evenly spaced. Their number is known when the first is there, so
+    none is thrown away later.
+
+    >>> [number for number in range(1, 11) if keeps_sample(number, planned=10, keep=3)]
+    [4, 7, 10]
+    >>> [number for number in range(1, 11) if keeps_sample(number, planned=10, keep=2, window=3)]
+    [6, 9]
+    """
+    windows, within = divmod(collected, window)
+    in_all = planned // window
+    return within == 0 and windows * keep // in_all > (windows - 1) * keep // in_all
+
+
 def _norms(model: Chain, theta: Tensor) -> dict[str, float]:
     """Root mean square of each layer's weights; x is the data layer."""
     named = zip(["x", *(f"z{i}" for i in range(1, len(model.layers)))], model.unflatten(theta), strict=True)

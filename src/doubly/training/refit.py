@@ -1,18 +1,28 @@
 """Fitting a copy of the proposal to weights that stand still."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from doubly.core.cache import Tensors
 from doubly.core.random import generator
-from doubly.latents import Batch, Pair
+from doubly.latents import Batch, Memory, Pair
 from doubly.samplers.adam import AdamState
 from doubly.training.method import Method
 from doubly.training.step import batches, rows_at
 
-OF_MEMORY = "memory."  # before the names of what an estimator remembers
+
+class Halfway(NamedTuple):
+    """Where a fit stands after some of its passes."""
+
+    optimiser: AdamState
+    memory: Memory
+    """What the estimator remembers."""
+    rng: Tensor
+    """The state of the generator."""
+    done: int
+    """Passes made."""
 
 
 def refit(
@@ -21,25 +31,24 @@ def refit(
     phi: Tensor,
     train: Tensor,
     passes: int,
-    watch: Callable[[Tensors, int], None] = lambda halfway, done: None,
-    halfway: Tensors | None = None,
+    watch: Callable[[Halfway], None] = lambda halfway: None,
+    halfway: Halfway | None = None,
 ) -> Tensor:
     """A copy of phi fitted to fixed weights theta, by `passes` passes over the training rows.
 
-    The proposal has followed the moving chain; the posterior mean is another point, for which it has to be fitted
-    anew or the bound is loose. The step falls linearly to zero, so that the last steps average the noise out. After
-    each pass, `watch` is shown where things stand; from there, `halfway`, a fit goes on as if it had not been stopped.
+    The proposal has followed the moving chain; the posterior mean is another point. Unless the proposal is fitted to
+    it, the bound is loose. The step falls linearly to zero, so that the last steps average the noise out. After each
+    pass, `watch` is shown where things stand; from there, `halfway`, a fit goes on as if it had not been stopped.
     """
     if not method.proposal.layers:
         return phi
     rng = generator(train.device, method.seed, "refit")
     memory = method.refitter.init(method.model, len(train), rng)
-    state = method.optimiser.init(phi, rng)
+    state, first = method.optimiser.init(phi, rng), 0
     if halfway is not None:
-        state = AdamState(halfway["theta"], halfway["m"], halfway["v"], int(halfway["t"]))
-        memory = {name.removeprefix(OF_MEMORY): kept for name, kept in halfway.items() if name.startswith(OF_MEMORY)}
-        rng.set_state(halfway["rng"].cpu())
-    for done in range(int(halfway["done"]) if halfway else 0, passes):
+        state, memory, first = halfway.optimiser, halfway.memory, halfway.done
+        rng.set_state(halfway.rng.cpu())
+    for done in range(first, passes):
         eta = method.optimiser.eta(method.phi_step, len(train)) * (1 - done / passes)
         for index in batches(torch.randperm(len(train), generator=rng, device=train.device), method.batch):
             state = method.optimiser.ask(state, eta, rng)
@@ -49,7 +58,5 @@ def refit(
             memory = found.memory
             assert found.phi_grad is not None
             state = method.optimiser.tell(state, found.phi_grad, eta, rng)
-        numbers = {"t": torch.tensor(state.t), "done": torch.tensor(done + 1), "rng": rng.get_state()}
-        vectors = {"theta": state.theta, "m": state.m, "v": state.v}
-        watch(vectors | numbers | {OF_MEMORY + name: kept for name, kept in memory.items()}, done + 1)
+        watch(Halfway(state, memory, rng.get_state(), done + 1))
     return state.theta

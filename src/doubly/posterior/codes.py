@@ -1,0 +1,50 @@
+"""What weighted draws of the latent variables say of rows: the codes E[z | x], and log p(x) beside them.
+
+Where the posterior of z is not of the proposal's shape, few of its draws carry all the weight. The codes of such rows are
+found by chains that start from the proposal and move (`latents.expected_latents`).
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from doubly.latents import Pair, expected_latents, normalised, propose
+from doubly.latents.importance import ess, log_mean_weight
+
+ROWS = 256  # at a time
+ENOUGH = 10  # effective draws, without which a weighted mean says little
+
+
+class Reading(NamedTuple):
+    """What the draws say of each row."""
+
+    log_likelihood: Tensor
+    """The bound L_K on log p(x) by each pair (pairs, rows)."""
+    codes: list[Tensor]
+    """E[z | x] for each latent layer (rows, H), from the data upward, averaged over the pairs."""
+
+
+@torch.no_grad()
+def read(pairs: Sequence[Pair], rows: Tensor, draws: int, rng: torch.Generator) -> Reading:
+    """Draw the latents of these rows from each proposal, weigh the draws, and average them."""
+    log_likelihoods, codes = [], []
+    for pair in pairs:
+        x = rows.float()
+        drawn = propose(pair, x, draws, rng)
+        weight = normalised(drawn.log_weight)
+        log_likelihoods.append(log_mean_weight(drawn.log_weight))
+        means = [(weight[..., None] * z).sum(0) for z in drawn.latents]
+        few = ess(weight) < ENOUGH
+        if means and few.any():
+            for mean, better in zip(means, expected_latents(pair, x[few], draws, rng), strict=True):
+                mean[few] = better
+        codes.append(means)
+    return Reading(torch.stack(log_likelihoods), [torch.stack(each).mean(0) for each in zip(*codes, strict=True)])
+
+
+def encode(pairs: Sequence[Pair], rows: Tensor, draws: int, rng: torch.Generator) -> list[Tensor]:
+    """E[z | x] for each latent layer, some rows at a time."""
+    blocks = [read(pairs, block, draws, rng).codes for block in rows.split(ROWS)]
+    return [torch.cat(layer) for layer in zip(*blocks, strict=True)]
