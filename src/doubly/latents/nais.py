@@ -1,5 +1,6 @@
 """Neural adaptive importance sampler: both gradients from one set of weighted draws."""
 
+import dataclasses
 from dataclasses import dataclass, field
 
 import torch

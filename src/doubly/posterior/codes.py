@@ -1,7 +1,7 @@
 """What weighted draws of the latent variables say of rows: the codes E[z | x], and log p(x) beside them.
 
-Where the posterior of z is not of the proposal's shape, few of its draws carry all the weight. The codes of such rows are
-found by chains that start from the proposal and move (`latents.expected_latents`).
+Where the posterior of z is not of the proposal's shape, few of its draws carry all the weight. The codes of such rows
+are found by chains that start from the proposal and move (`latents.expected_latents`).
 """
 
 from collections.abc import Sequence
