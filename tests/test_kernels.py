@@ -29,6 +29,7 @@ TOLERANCE = 64 * EPSILON
 BATCHES = [((), ()), ((), (5, 3)), ((3,), (5, 3)), ((5, 3), (3,)), ((5, 3), (5, 3)), ((5, 1), (3,)), ((19,), (19,))]
 Inputs = Sequence[Tensor]
 Nade = tuple[Tensor, Tensor, Tensor, Tensor]
+Gibbs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 PLAIN_AND_FUSED = pytest.mark.parametrize("wish", ["0", "1"], ids=["plain", "fused"])
 
 
@@ -554,24 +555,25 @@ def test_rare_values_are_as_rare_as_they_should_be():
 # Gibbs sweeps
 
 
-def gibbs_inputs(batch: tuple[int, ...], units: int, fed: int, scale: float = 0.3) -> tuple[Tensor, ...]:
+def gibbs_inputs(batch: tuple[int, ...], units: int, fed: int, scale: float = 0.3) -> Gibbs:
     """value, field, logits, W and V; the field belongs to the rows, and the logits to each value."""
     value, W, V = bits(*batch, units), scale * normal(units, fed, seed=2), normal(units, units, seed=3)
     field, logits = 3 * normal(*batch[-1:], units, seed=4), normal(fed, seed=5) + value @ W
     return value, field, logits, W, 0.1 * (V + V.T).fill_diagonal_(0)
 
 
-def plain_along(found: gibbs.Swept, inputs: Inputs, monkeypatch, **options) -> gibbs.Swept:
+def plain_along(found: gibbs.Swept, inputs: Gibbs, monkeypatch, **options) -> gibbs.Swept:
     """The plain sweep in float64 that draws what the fused one has drawn, so that it has the same conditionals."""
     rows = found.value.double().flatten(0, -2)
     drawn = ~found.log_odds.isnan().flatten(0, -2)
     columns = iter([rows[drawn[:, k], k] for k in range(rows.shape[1])])
     with monkeypatch.context() as patch:
         patch.setattr(bernoulli, "plain_draw", lambda odds, rng: next(columns))
-        return gibbs.plain_sweep(*(tensor.double() for tensor in inputs), rng(), **options)
+        value, field, logits, W, V = (tensor.double() for tensor in inputs)
+        return gibbs.plain_sweep(value, field, logits, W, V, rng(), **options)
 
 
-def assert_gibbs_is_plain(inputs: Inputs, monkeypatch, reach: float = 0.0, **options) -> gibbs.Swept:
+def assert_gibbs_is_plain(inputs: Gibbs, monkeypatch, reach: float = 0.0, **options) -> gibbs.Swept:
     found = gibbs.fused_sweep(*inputs, rng(), **options)
     expected = plain_along(found, inputs, monkeypatch, **options)
     assert torch.equal(found.value.double(), expected.value)
@@ -579,7 +581,7 @@ def assert_gibbs_is_plain(inputs: Inputs, monkeypatch, reach: float = 0.0, **opt
     drawn = ~found.log_odds.isnan()
     # the logits go along with the value in single precision, and every odds is a sum over them
     error = (found.log_odds.double() - expected.log_odds)[drawn].abs().max()
-    assert error <= TOLERANCE * max(expected.log_odds[drawn].abs().max(), 1) + EPSILON * reach
+    assert error <= TOLERANCE * max(float(expected.log_odds[drawn].abs().max()), 1.0) + EPSILON * reach
     return found
 
 
@@ -617,6 +619,18 @@ def test_gibbs_with_steep_weights_and_logits_far_out(monkeypatch, size, steep, s
     logits = normal(100, seed=5) + shift * bits(100, seed=7) + (value - 0.5) @ W
     inputs = value, field, logits, W, V
     assert_gibbs_is_plain(inputs, monkeypatch, reach=4 * float(W.abs().sum(1).max() + logits.abs().max()))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_gibbs_brings_a_logit_back_from_far_out(monkeypatch, sign):
+    """From 100, where the smaller sigmoid is no number any more, to 55, 10 and -5: the fourth unit sees it."""
+    W = torch.zeros(4, 20)
+    W[:, 3] = sign * torch.tensor([-45.0, -45.0, -15.0, 10.0])
+    field, logits = torch.tensor([1e3, 1e3, 1e3, 0.0]), 100.0 * sign * torch.eye(20)[3]
+    inputs = torch.zeros(5, 4), field, logits, W, torch.zeros(4, 4)
+    found = assert_gibbs_is_plain(inputs, monkeypatch)
+    assert (found.value[:, :3] == 1).all()
+    assert (found.log_odds[:, 3].abs() - 5).abs().max() < 0.01
 
 
 def test_every_row_has_the_field_of_its_own():
