@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numba import njit, prange
 from torch import Tensor
 
-from doubly.kernels import bernoulli, darn, nade, noise
+from doubly.kernels import bernoulli, choose, darn, gibbs, nade, noise
 from doubly.layers.darn import DARN
 from results import Table, record
 
@@ -185,6 +187,8 @@ def cases() -> list[Case]:
             lambda: darn.draw(r[0].detach() - 2, square, rng, DRAWS),
         ),
         darn_case(values[ONES], rng),
+        *gibbs_cases(1, rng),
+        *gibbs_cases(DRAWS, rng),
     ]
 
 
@@ -203,6 +207,51 @@ def darn_case(value: Tensor, rng: torch.Generator) -> Case:
         return torch.autograd.grad(layer.log_prob(params, value, given).sum(), list(params.values()))
 
     return Case("DARN 784 log-prob + gradient, against its products", products, layered, 1 / 1.5)
+
+
+@njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
+def floor_row(x, y, factors, k):
+    """One fma and one product for each logit, which are summed up to nothing that would be of use."""
+    g, product = factors[k], np.float32(1)
+    for i in range(g.shape[0]):
+        product *= x[i] + y[i] * g[i]
+    return product
+
+
+@njit(parallel=True, error_model="numpy")
+def floor(state, factors, out):
+    """What no sweep by products can do without: every row of the state times every row of the factors."""
+    for row in prange(out.shape[0]):
+        for k in range(factors.shape[0]):
+            out[row] += floor_row(state[row, 0], state[row, 1], factors, k)
+
+
+def gibbs_cases(chains: int, rng: torch.Generator) -> list[Case]:
+    """A sweep over the units of an SBN in equilibrium, against PyTorch's way and against the floor (ratio below 1)."""
+    W, bias = 0.3 * torch.randn(HIDDEN, WIDTH, generator=rng), torch.randn(WIDTH, generator=rng) - 2
+    x = (torch.rand(BATCH, WIDTH, generator=rng) < ONES).float()
+    field = torch.randn(HIDDEN, generator=rng) + x @ W.T
+    value = (torch.rand(chains, BATCH, HIDDEN, generator=rng) < 0.5).float()
+    for _ in range(20):
+        value = gibbs.sweep(value, field, value @ W + bias, W, None, rng).value
+    logits = value @ W + bias
+    some = torch.rand(HIDDEN, generator=rng) < 0.3
+    factors, rows = W.exp().numpy(), torch.sigmoid(logits).view(-1, 1, WIDTH)
+    state, out = torch.cat([1 - rows, rows], 1).numpy(), np.empty(chains * BATCH, np.float32)
+
+    def bare() -> None:
+        choose.loops()  # as many threads as PyTorch has
+        floor(state, factors, out)
+
+    def sweep(chosen: Tensor | None = None) -> Work:
+        return lambda: gibbs.sweep(value, field, logits, W, None, rng, None, chosen)
+
+    name = f"Gibbs sweep 784-200, {chains * BATCH} rows"
+    return [
+        Case(name, lambda: gibbs.plain_sweep(value, field, logits, W, None, rng), sweep()),
+        Case("  its floor against it", bare, sweep()),
+        Case("  all units against 30 % of them", sweep(), sweep(some)),
+    ]
 
 
 def main() -> None:

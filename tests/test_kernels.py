@@ -16,7 +16,7 @@ from scipy import stats
 from torch import Tensor
 
 from doubly.core.errors import UserError
-from doubly.kernels import bernoulli, choose, darn, linear, nade, noise
+from doubly.kernels import bernoulli, choose, darn, gibbs, linear, nade, noise
 from doubly.kernels.rows import as_arrays, as_rows
 
 pytest.importorskip("numba")
@@ -29,6 +29,7 @@ TOLERANCE = 64 * EPSILON
 BATCHES = [((), ()), ((), (5, 3)), ((3,), (5, 3)), ((5, 3), (3,)), ((5, 3), (5, 3)), ((5, 1), (3,)), ((19,), (19,))]
 Inputs = Sequence[Tensor]
 Nade = tuple[Tensor, Tensor, Tensor, Tensor]
+Gibbs = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 PLAIN_AND_FUSED = pytest.mark.parametrize("wish", ["0", "1"], ids=["plain", "fused"])
 
 
@@ -405,6 +406,7 @@ def test_the_number_of_threads_changes_nothing():
             columns,
             *results,
             darn.fused_draw(logits, 0.1 * normal(300, 300), rng()),
+            *gibbs.fused_sweep(*gibbs_inputs((5, 41), 60, 300), rng(), ((100, 0.3), (200, 1.0))),
             bernoulli.fused_log_prob(logits, value),
         ]
 
@@ -548,3 +550,122 @@ def test_rare_values_are_as_rare_as_they_should_be():
     value = bernoulli.fused_draw(torch.full((1000,), -15.0), rng(), 20_000)
     expected = value.numel() / (1 + np.exp(15))
     assert abs(value.sum() - expected) < 4 * np.sqrt(expected)
+
+
+# Gibbs sweeps
+
+
+def gibbs_inputs(batch: tuple[int, ...], units: int, fed: int, scale: float = 0.3) -> Gibbs:
+    """value, field, logits, W and V; the field belongs to the rows, and the logits to each value."""
+    value, W, V = bits(*batch, units), scale * normal(units, fed, seed=2), normal(units, units, seed=3)
+    field, logits = 3 * normal(*batch[-1:], units, seed=4), normal(fed, seed=5) + value @ W
+    return value, field, logits, W, 0.1 * (V + V.T).fill_diagonal_(0)
+
+
+def plain_along(found: gibbs.Swept, inputs: Gibbs, monkeypatch, **options) -> gibbs.Swept:
+    """The plain sweep in float64 that draws what the fused one has drawn, so that it has the same conditionals."""
+    rows = found.value.double().flatten(0, -2)
+    drawn = ~found.log_odds.isnan().flatten(0, -2)
+    columns = iter([rows[drawn[:, k], k] for k in range(rows.shape[1])])
+    with monkeypatch.context() as patch:
+        patch.setattr(bernoulli, "plain_draw", lambda odds, rng: next(columns))
+        value, field, logits, W, V = (tensor.double() for tensor in inputs)
+        return gibbs.plain_sweep(value, field, logits, W, V, rng(), **options)
+
+
+def assert_gibbs_is_plain(inputs: Gibbs, monkeypatch, reach: float = 0.0, **options) -> gibbs.Swept:
+    found = gibbs.fused_sweep(*inputs, rng(), **options)
+    expected = plain_along(found, inputs, monkeypatch, **options)
+    assert torch.equal(found.value.double(), expected.value)
+    assert torch.equal(found.log_odds.isnan(), expected.log_odds.isnan())
+    drawn = ~found.log_odds.isnan()
+    # the logits go along with the value in single precision, and every odds is a sum over them
+    error = (found.log_odds.double() - expected.log_odds)[drawn].abs().max()
+    assert error <= TOLERANCE * max(float(expected.log_odds[drawn].abs().max()), 1.0) + EPSILON * reach
+    return found
+
+
+@pytest.mark.parametrize("batch", [(1,), (3,), (4,), (5, 3), (2, 1, 9)], ids=str)
+@pytest.mark.parametrize(
+    "blocks", [None, ((83, 0.3), (20, 0.7)), ((16, -0.5), (0, 3.0), (70, 1.0), (17, 0.2))], ids=str
+)
+@pytest.mark.parametrize("share", [None, 0.0, 0.3, 1.0])
+def test_fused_gibbs_is_the_plain_one(monkeypatch, batch, blocks, share):
+    """Any number of rows, blocks that do not fill a vector, and any choice of units."""
+    inputs = gibbs_inputs(batch, 37, 103)
+    chosen = None if share is None else bits(*batch[-1:], 37, ones=share, seed=8).bool()
+    found = gibbs.fused_sweep(*inputs, rng(), blocks, chosen)
+    if chosen is not None:
+        assert torch.equal(found.log_odds.isnan(), ~chosen.expand(*batch, 37))
+        assert torch.equal(found.value[found.log_odds.isnan()], inputs[0][found.log_odds.isnan()])
+    if share != 0:
+        assert_gibbs_is_plain(inputs, monkeypatch, blocks=blocks, chosen=chosen)
+
+
+@pytest.mark.parametrize(("units", "fed"), [(1, 1), (200, 784), (50, 15), (20, 1001)])
+@pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0, 3.0])
+def test_fused_gibbs_of_other_sizes(monkeypatch, units, fed, scale):
+    inputs = gibbs_inputs((6,), units, fed, scale)
+    assert_gibbs_is_plain(inputs, monkeypatch, reach=float(inputs[3].abs().sum(1).max()))
+
+
+@pytest.mark.parametrize("size", [8.0, 35.0, 60.0, 100.0])
+@pytest.mark.parametrize("steep", [0.01, 0.3, 1.0], ids=["one", "some", "all"])
+@pytest.mark.parametrize("shift", [0.0, 100.0, -100.0])
+def test_gibbs_with_steep_weights_and_logits_far_out(monkeypatch, size, steep, shift):
+    """Units that take logits from 100 to 0 and back, some of which no product or quotient can follow."""
+    value, field, logits, W, V = gibbs_inputs((9,), 40, 100)
+    W = torch.where(bits(40, 100, ones=steep, seed=6) > 0, size * W.sign(), W)
+    logits = normal(100, seed=5) + shift * bits(100, seed=7) + (value - 0.5) @ W
+    inputs = value, field, logits, W, V
+    assert_gibbs_is_plain(inputs, monkeypatch, reach=4 * float(W.abs().sum(1).max() + logits.abs().max()))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_gibbs_brings_a_logit_back_from_far_out(monkeypatch, sign):
+    """From 100, where the smaller sigmoid is no number any more, to 55, 10 and -5: the fourth unit sees it."""
+    W = torch.zeros(4, 20)
+    W[:, 3] = sign * torch.tensor([-45.0, -45.0, -15.0, 10.0])
+    field, logits = torch.tensor([1e3, 1e3, 1e3, 0.0]), 100.0 * sign * torch.eye(20)[3]
+    inputs = torch.zeros(5, 4), field, logits, W, torch.zeros(4, 4)
+    found = assert_gibbs_is_plain(inputs, monkeypatch)
+    assert (found.value[:, :3] == 1).all()
+    assert (found.log_odds[:, 3].abs() - 5).abs().max() < 0.01
+
+
+def test_every_row_has_the_field_of_its_own():
+    """Certain one way in some rows and the other way in the rest, in a tile of either."""
+    value, _, logits, W, _ = gibbs_inputs((11,), 20, 30)
+    wanted = bits(11, 20, seed=9)
+    found = gibbs.fused_sweep(value, 1e3 * (2 * wanted - 1), logits, W, None, rng())
+    assert torch.equal(found.value, wanted)
+
+
+@PLAIN_AND_FUSED
+@pytest.mark.parametrize("share", [False, True], ids=["all", "some"])
+def test_a_sweep_leaves_the_law_of_powers_as_it_is(monkeypatch, wish, share):
+    """From exact draws, a sweep of units that are chosen without a look at z gives exact draws again."""
+    monkeypatch.setenv("DOUBLY_KERNELS", wish)
+    n, blocks = 40_000, ((3, 0.3), (4, 0.7))
+    every = torch.tensor(list(itertools.product([0.0, 1.0], repeat=4)))
+    f, given, W, V = normal(4, seed=2), normal(7, seed=3), normal(4, 7, seed=4), 0.3 * normal(4, 4, seed=5)
+    V = (V + V.T).fill_diagonal_(0)
+    power = torch.tensor([0.3] * 3 + [0.7] * 4)
+    # log p(z) = sum_k z_k f_k + 1/2 sum_jk z_j V_jk z_k - sum_i c_i softplus(l_i + sum_k z_k W_ki) + constant
+    law = every @ f + 0.5 * ((every @ V) * every).sum(-1)
+    law = (law - torch.nn.functional.softplus(given + every @ W) @ power).log_softmax(0)
+    value = every[torch.multinomial(law.exp(), n, replacement=True, generator=rng(6))]
+    chosen = (torch.rand(n, 4, generator=rng(7)) < torch.tensor([0.2, 0.5, 0.9, 0.5])) if share else None
+    generator = rng(8)
+    for _ in range(3):
+        value = gibbs.sweep(value, f + value @ V, given + value @ W, W, V, generator, blocks, chosen).value
+    assert law.exp().min() * n > 5  # or chi-square would not be
+    assert frequencies_fit(value, law)
+
+
+def test_blocks_must_divide_the_logits():
+    inputs = gibbs_inputs((2,), 3, 5)
+    for blocks in (((4, 1.0),), ((6, 1.0), (-1, 1.0)), ()):
+        for run in (gibbs.plain_sweep, gibbs.fused_sweep):
+            with pytest.raises(ValueError, match="do not divide 5 logits"):
+                run(*inputs, rng(), blocks)

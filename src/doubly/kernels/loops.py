@@ -11,8 +11,10 @@ import sys
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
-from numba.core import event
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import njit, prange, types
+from numba.core import cgutils, event
+from numba.extending import intrinsic
 from numpy import float32, float64, int32, int64, uint32, uint64
 
 # without the numpy error model a division may raise, and a loop that may be left early is not vectorised
@@ -20,6 +22,8 @@ _exact = njit(forceinline=True, error_model="numpy", fastmath={"contract"})
 # reductions are vectorised only where the order of a sum is free
 _row = njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
 _inlined = njit(forceinline=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
+# without memory of its own, a function need not count who holds an array, which takes longer than a short loop
+_uncounted = njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz"}, _nrt=False)  # type: ignore[call-overload]
 # the bodies of parallel loops are calls: whatever stands in them is slow to compile
 _kernel = njit(parallel=True, cache=True, error_model="numpy")
 
@@ -801,11 +805,12 @@ event.register("numba:compile", _Announcement())
 # weights among them: these tell, once for all rows, how many factors a product may have.
 
 GIBBS_ROWS = 4  # rows that go through the units side by side, so that G is fetched once for all of them
-GIBBS_PAD = 16  # every block of logits is filled up to a whole number of vectors
+GIBBS_LANES = 16  # products side by side, of every 16th factor each; blocks of logits are filled up to whole vectors
 GIBBS_GROUP = 32  # the factors of a product are whole groups
-# P and N of a product in single precision. Beyond e^70, 2^-126 in the place of a smaller sigmoid would show.
-GIBBS_REACH = 70.0
-GIBBS_PRODUCTS = 8  # such products that are multiplied in double precision, up to e^560
+# The sum of |W| over a lane, which is in single precision, and P and N of all lanes, which is in double precision. No
+# weight within reach is so steep that 2^-126 in the place of a smaller sigmoid would show.
+GIBBS_LANE, GIBBS_ALL_LANES = float32(70), 640.0
+GIBBS_FAR = float32(60)  # beyond this a logit has a sigmoid too small to be multiplied on
 
 
 @_inlined
@@ -825,13 +830,81 @@ def log_of_double(x):
     return float(exponent) * 0.6931471805599453 + float(log(float32(rest))) if x == x else x
 
 
-@_inlined
-def within_reach(up, down):
-    """Whether one product may have the factors with these P and N; not if they are NaN."""
-    return up <= GIBBS_REACH and down <= GIBBS_REACH
+# Two loops in the words of LLVM, which otherwise multiplies the lanes of a product in single precision as it does the
+# factors of each: one lane stays in range where all together would not.
 
 
-@_row
+def _load(builder, array, place, i):
+    """A vector of the array, from place + i on."""
+    vector = ir.VectorType(ir.FloatType(), GIBBS_LANES)
+    start = builder.gep(array.data, [builder.add(place, i)])
+    return builder.load(builder.bitcast(start, vector.as_pointer()), align=4)
+
+
+def _over_lanes(builder, lanes, join):
+    """Join the upper half of the lanes with the lower until one is left."""
+    count = lanes.type.count
+    while count > 1:
+        count //= 2
+        halves = (range(count), range(count, 2 * count))
+        picks = [ir.Constant(ir.VectorType(ir.IntType(32), count), list(half)) for half in halves]
+        lanes = join(*(builder.shuffle_vector(lanes, lanes, pick) for pick in picks))
+    return builder.extract_element(lanes, ir.IntType(32)(0))
+
+
+def _multiplier(rows: int) -> Any:
+    """For so many rows, prod_i x_i + y_i G_i; `places` are where x and y of each row begin."""
+
+    @intrinsic
+    def multiply(context, state, factors, g, n, *places):
+        def generate(context, builder, signature, values):
+            state, factors = (context.make_array(signature.args[a])(context, builder, values[a]) for a in (0, 1))
+            g, n, places = values[2], values[3], cgutils.unpack_tuple(builder, values[4])
+            ones = ir.VectorType(ir.FloatType(), GIBBS_LANES)([1.0] * GIBBS_LANES)
+            products = [cgutils.alloca_once_value(builder, ones) for _ in range(rows)]
+            with cgutils.for_range_slice(builder, n.type(0), n, n.type(GIBBS_LANES), n.type) as (i, _):
+                factor = _load(builder, factors, g, i)
+                for row, product in enumerate(products):
+                    x, y = (_load(builder, state, places[2 * row + second], i) for second in (0, 1))
+                    scaled = builder.fmul(y, factor, flags=("contract",))
+                    term = builder.fadd(x, scaled, flags=("contract",))
+                    builder.store(builder.fmul(builder.load(product), term), product)
+            wide = ir.VectorType(ir.DoubleType(), GIBBS_LANES)
+            lanes = [builder.fpext(builder.load(product), wide) for product in products]
+            ends = [_over_lanes(builder, each, builder.fmul) for each in lanes]
+            return context.make_tuple(builder, signature.return_type, ends)
+
+        result = types.UniTuple(types.float64, rows)
+        return result(state, factors, g, n, types.StarArgTuple(places)), generate
+
+    return multiply
+
+
+_one_row, _two_rows, _four_rows = _multiplier(1), _multiplier(2), _multiplier(4)
+
+
+def _largest(context, W, place, n):
+    """The largest sum of |W_i| over a lane, from a place in the matrix on."""
+
+    def generate(context, builder, signature, values):
+        W, (place, n) = context.make_array(signature.args[0])(context, builder, values[0]), values[1:]
+
+        def larger(a, b):
+            return builder.select(builder.fcmp_ordered(">", a, b), a, b)
+
+        sums = cgutils.alloca_once_value(builder, ir.VectorType(ir.FloatType(), GIBBS_LANES)([0.0] * GIBBS_LANES))
+        with cgutils.for_range_slice(builder, n.type(0), n, n.type(GIBBS_LANES), n.type) as (i, _):
+            w = _load(builder, W, place, i)
+            builder.store(builder.fadd(builder.load(sums), larger(w, builder.fneg(w))), sums)
+        return _over_lanes(builder, builder.load(sums), larger)
+
+    return types.float32(W, place, n), generate
+
+
+_largest_lane: Any = intrinsic(_largest)
+
+
+@_uncounted
 def gibbs_table(W, k, first, count, start, end, padded, factors):
     """W_k of a block, filled up with zeros, and G = e^W of it."""
     w, wide, g = W[k, first : first + count], padded[k, start:end], factors[k, start:end]
@@ -842,39 +915,48 @@ def gibbs_table(W, k, first, count, start, end, padded, factors):
         g[i] = exp(wide[i])
 
 
-@_row
+@_uncounted
 def gibbs_sums(W, k, start, end):
     """The sums of W and of |W|."""
-    w, total, size = W[k, start:end], ZERO, ZERO
+    w, total, size = W[k, start:end], 0.0, 0.0
     for i in range(w.shape[0]):
-        total += w[i]
-        size += abs(w[i])
-    return float(total), float(size)
+        total += float(w[i])
+        size += float(abs(w[i]))
+    return total, size
 
 
-@_row
-def gibbs_unit(k, W, counts, starts, powers, padded, factors, ends, steep, sums):
-    """The table of unit k and the ends of its products; a group too steep for any product is one by itself.
+@_uncounted
+def within_reach(W, k, start, end):
+    """Whether one product may have these factors; not if a weight is NaN."""
+    total, size = gibbs_sums(W, k, start, end)
+    all_lanes = (size + abs(total)) / 2  # the larger of P and N
+    return all_lanes <= GIBBS_ALL_LANES and _largest_lane(W, k * W.shape[1] + start, end - start) <= GIBBS_LANE
 
-    sums_k is the sum of W_k, each as often as its block counts, but for what is in steep groups.
+
+@_uncounted
+def gibbs_unit(k, W, counts, starts, powers, padded, factors, ends, steep, gentle, sums):
+    """The table of unit k and the ends of its products; a group too steep for any product has one by itself.
+
+    sums_k is the sum of W_k, each as often as its block counts, but for what is in steep groups, which a gentle unit
+    does not have.
     """
-    sums[k], first, n = 0.0, 0, 0
+    sums[k], gentle[k], first, n = 0.0, True, 0, 0
     for block in range(counts.shape[0]):
-        start, end = starts[block], starts[block + 1]
-        gibbs_table(W, k, first, counts[block], start, end, padded, factors)
+        start, last = starts[block], starts[block + 1]
+        gibbs_table(W, k, first, counts[block], start, last, padded, factors)
         first += counts[block]
-        up, down = 0.0, 0.0
-        for group in range(start, end, GIBBS_GROUP):
-            stop = min(group + GIBBS_GROUP, end)
-            total, size = gibbs_sums(padded, k, group, stop)
-            more, less = (size + total) / 2, (size - total) / 2
-            if group > start and within_reach(up + more, down + less):
-                up, down = up + more, down + less
-            else:
-                up, down, n = more, less, n + 1
-            ends[k, n - 1], steep[k, n - 1] = stop, not within_reach(up, down)
-            if not steep[k, n - 1]:
-                sums[k] += powers[block] * total
+        while start < last:
+            end = last
+            fits = within_reach(padded, k, start, end)
+            if not fits:  # as many groups as do, but one in any case
+                end = min(start + GIBBS_GROUP, last)
+                fits = within_reach(padded, k, start, end)
+                while fits and end < last and within_reach(padded, k, start, min(end + GIBBS_GROUP, last)):
+                    end = min(end + GIBBS_GROUP, last)
+            steep[k, n], gentle[k] = not fits, gentle[k] and fits
+            if fits:
+                sums[k] += powers[block] * gibbs_sums(padded, k, start, end)[0]
+            ends[k, n], start, n = end, end, n + 1
 
 
 @_inlined
@@ -887,7 +969,7 @@ def softplus(x):
 # a product.
 
 
-@_inlined
+@_uncounted
 def gibbs_careful(logits, t, W, k, start, end, change):
     """sum_i softplus(l_i + change W_i) - softplus(l_i), where products will not do."""
     a, w, total = logits[t, start:end], W[k, start:end], ZERO
@@ -896,59 +978,34 @@ def gibbs_careful(logits, t, W, k, start, end, change):
     return float(total)
 
 
-@_inlined
-def gibbs_product(state, x, y, factors, g, n):
-    """prod_i x_i + y_i G_i, (x, y) being (c, s) of a row if the unit is off there and (s, c) if it is on."""
-    product = ONE
-    for i in range(n):
-        product *= state[uint64(x + i)] + state[uint64(y + i)] * factors[uint64(g + i)]
-    return float(product)
-
-
-@_inlined
-def gibbs_products(state, x, y, u, v, factors, g, n):
-    """The products of two rows, for which G is loaded once."""
-    one, other = ONE, ONE
-    for i in range(n):
-        factor = factors[uint64(g + i)]
-        one *= state[uint64(x + i)] + state[uint64(y + i)] * factor
-        other *= state[uint64(u + i)] + state[uint64(v + i)] * factor
-    return float(one), float(other)
-
-
-@_inlined
+@_uncounted
 def gibbs_multiply(product, rows, n, on, state, factors, k, start, end, wide):
-    """Multiply the products of these rows by their factors from start to end, two rows at a time."""
-    at, count = k * wide + start, end - start
+    """The products of rows from start to end; (x, y) is (c, s) where the unit is off and (s, c) where it is on."""
+    at, count, x, y = k * wide + start, end - start, start, start + wide
+    if n == 4:
+        a, b, c, d = on[0] * wide, on[1] * wide, on[2] * wide, on[3] * wide
+        product[0], product[1], product[2], product[3] = _four_rows(
+            state, factors, at, count, x + a, y - a, x + 2 * wide + b, y + 2 * wide - b, x + 4 * wide + c,
+            y + 4 * wide - c, x + 6 * wide + d, y + 6 * wide - d
+        )  # fmt: skip
+        return
     for i in range(0, n - 1, 2):
         t, r = rows[i], rows[i + 1]
-        x, y = (2 * t + on[t]) * wide + start, (2 * t + 1 - on[t]) * wide + start
-        u, v = (2 * r + on[r]) * wide + start, (2 * r + 1 - on[r]) * wide + start
-        one, other = gibbs_products(state, x, y, u, v, factors, at, count)
-        product[t] *= one
-        product[r] *= other
+        a, b, c, d = 2 * t * wide, on[t] * wide, 2 * r * wide, on[r] * wide
+        product[t], product[r] = _two_rows(state, factors, at, count, x + a + b, y + a - b, x + c + d, y + c - d)
     if n % 2 == 1:
         t = rows[n - 1]
-        x, y = (2 * t + on[t]) * wide + start, (2 * t + 1 - on[t]) * wide + start
-        product[t] *= gibbs_product(state, x, y, factors, at, count)
+        a, b = 2 * t * wide, on[t] * wide
+        product[t] = _one_row(state, factors, at, count, x + a + b, y + a - b)[0]
 
 
-@_inlined
-def gibbs_logs(total, product, power):
-    """Add the logarithms to the total and start again."""
-    for t in range(GIBBS_ROWS):
-        total[t] += power * log_of_double(product[t])
-        product[t] = 1.0
-
-
-@_inlined
+@_uncounted
 def gibbs_fed(k, rows, n, on, state, logits, W, factors, ends, steep, starts, powers, product, total):
-    """sum_i c_i [softplus(l_i where unit k is turned over) - softplus(l_i)] of n rows, without sums_k."""
+    """sum_i c_i [softplus(l_i where unit k is turned over) - softplus(l_i)] of n rows, but for sums_k."""
     start, number = 0, 0
     for t in range(GIBBS_ROWS):
         total[t] = 0.0
     for block in range(powers.shape[0]):
-        many = 0
         while start < starts[block + 1]:
             end = ends[k, number]
             if steep[k, number]:
@@ -958,29 +1015,48 @@ def gibbs_fed(k, rows, n, on, state, logits, W, factors, ends, steep, starts, po
                     total[t] += powers[block] * gibbs_careful(logits, t, W, k, start, end, flip)
             else:
                 gibbs_multiply(product, rows, n, on, state, factors, k, start, end, W.shape[1])
-                many += 1
+                for t in range(GIBBS_ROWS):  # those not asked for, too, so that it is one vector
+                    total[t] += powers[block] * log_of_double(product[t])
             start, number = end, number + 1
-            if many == GIBBS_PRODUCTS:
-                gibbs_logs(total, product, powers[block])
-                many = 0
-        gibbs_logs(total, product, powers[block])
 
 
-@_row
-def gibbs_follow(logits, state, t, change, W, k):
-    """What a change of unit k does to the logits of row t, and c and s of them."""
-    n = W.shape[1]
-    a, c, s, w = logits[t], state[2 * t * n : (2 * t + 1) * n], state[(2 * t + 1) * n : (2 * t + 2) * n], W[k]
-    for i in range(w.shape[0]):
-        logit = a[i] + change * w[i]
+@_uncounted
+def gibbs_start(logits, state, t):
+    """c and s of row t from its logits. Gives back whether one of these is far out."""
+    a, n = logits[t], logits.shape[1]
+    c, s, far = state[2 * t * n : (2 * t + 1) * n], state[(2 * t + 1) * n : (2 * t + 2) * n], int32(0)
+    for i in range(a.shape[0]):
+        logit = a[i]
         e = exp_minus_abs(logit)
         larger = ONE / (ONE + e)
-        a[i] = logit
         c[i] = larger if logit < ZERO else e * larger
         s[i] = e * larger if logit < ZERO else larger
+        far = int32(far | int32(abs(logit) > GIBBS_FAR))
+    return far != 0
 
 
-@_inlined
+@_uncounted
+def gibbs_follow(logits, state, t, on, W, factors, k):
+    """Turn unit k of row t over: (c, s) becomes (c, s G) / (c + s G) or, if it was on, (s, c) (s, c G) / (s + c G).
+
+    That takes no exponential, and loses no more than the rounding of the logits does. Gives back whether one of these
+    is far out.
+    """
+    n, change = W.shape[1], float32(1 - 2 * on)
+    x, y = state[(2 * t + on) * n : (2 * t + on + 1) * n], state[(2 * t + 1 - on) * n : (2 * t + 2 - on) * n]
+    a, w, g, far = logits[t], W[k], factors[k * n : (k + 1) * n], int32(0)
+    for i in range(w.shape[0]):
+        logit = a[i] + change * w[i]
+        moved = y[i] * g[i]
+        share = ONE / (x[i] + moved)
+        a[i] = logit
+        x[i] *= share
+        y[i] = moved * share
+        far = int32(far | int32(abs(logit) > GIBBS_FAR))
+    return far != 0
+
+
+@_uncounted
 def gibbs_add(out, t, change, source, k):
     f, v = out[t], source[k]
     for j in range(v.shape[0]):
@@ -1001,17 +1077,18 @@ def gibbs_load(row, t, field, logits, counts, starts, f, a, noise, low, high):
 
 @_row
 def gibbs_rows(
-    first, value, field, logits, chosen, W, factors, ends, steep, sums, V, log_odds, counts, starts, powers, low, high
-):
+    first, value, field, logits, chosen, W, factors, ends, steep, gentle, sums, V, log_odds, counts, starts,
+    powers, low, high
+):  # fmt: skip
     """Sweep a few rows."""
     count, width = min(GIBBS_ROWS, value.shape[0] - first), value.shape[1]
     a, state = np.zeros((GIBBS_ROWS, W.shape[1]), float32), np.empty(GIBBS_ROWS * 2 * W.shape[1], float32)
     f, noise = np.empty((GIBBS_ROWS, width), float32), np.empty((GIBBS_ROWS, width), float32)
-    rows, on = np.zeros(GIBBS_ROWS, np.int64), np.zeros(GIBBS_ROWS, np.int64)
+    rows, on, far = np.zeros(GIBBS_ROWS, np.int64), np.zeros(GIBBS_ROWS, np.int64), np.zeros(GIBBS_ROWS, np.bool_)
     product, total = np.ones(GIBBS_ROWS, float64), np.zeros(GIBBS_ROWS, float64)
     for t in range(count):
         gibbs_load(first + t, t, field, logits, counts, starts, f, a, noise, low, high)
-        gibbs_follow(a, state, t, ZERO, W, 0)
+        far[t] = gibbs_start(a, state, t)
     for k in range(width):
         n = 0
         for t in range(count):
@@ -1028,7 +1105,13 @@ def gibbs_rows(
             new = 1 if odds > noise[t, k] else 0
             if new != on[t]:
                 value[first + t, k] = float32(new)
-                gibbs_follow(a, state, t, float32(new - on[t]), W, k)
+                if gentle[k] and not far[t]:
+                    far[t] = gibbs_follow(a, state, t, on[t], W, factors, k)
+                else:
+                    gibbs_add(a, t, float32(new - on[t]), W, k)
+                    far[t] = True
+                if far[t]:
+                    far[t] = gibbs_start(a, state, t)
                 if V.shape[0] > 0:
                     gibbs_add(f, t, float32(new - on[t]), V, k)
 
@@ -1042,17 +1125,17 @@ def gibbs(value, field, logits, chosen, W, V, log_odds, counts, powers, low, hig
     """
     starts = np.zeros(counts.shape[0] + 1, np.int64)
     for block in range(counts.shape[0]):
-        starts[block + 1] = starts[block] + (counts[block] + GIBBS_PAD - 1) // GIBBS_PAD * GIBBS_PAD
+        starts[block + 1] = starts[block] + (counts[block] + GIBBS_LANES - 1) // GIBBS_LANES * GIBBS_LANES
     units, length = W.shape[0], starts[counts.shape[0]]
     most = length // GIBBS_GROUP + counts.shape[0]
     padded, factors = np.empty((units, length), float32), np.empty((units, length), float32)
     ends, steep = np.empty((units, most), np.int64), np.empty((units, most), np.bool_)
-    sums = np.empty(units, float64)
+    gentle, sums = np.empty(units, np.bool_), np.empty(units, float64)
     for k in prange(units):
-        gibbs_unit(k, W, counts, starts, powers, padded, factors, ends, steep, sums)
+        gibbs_unit(k, W, counts, starts, powers, padded, factors, ends, steep, gentle, sums)
     flat = factors.reshape(-1)
     for tile in prange((value.shape[0] + GIBBS_ROWS - 1) // GIBBS_ROWS):
         gibbs_rows(
-            tile * GIBBS_ROWS, value, field, logits, chosen, padded, flat, ends, steep, sums, V, log_odds, counts,
-            starts, powers, low, high
+            tile * GIBBS_ROWS, value, field, logits, chosen, padded, flat, ends, steep, gentle, sums, V, log_odds,
+            counts, starts, powers, low, high
         )  # fmt: skip
