@@ -1,0 +1,88 @@
+"""Presets: settings that stand for whole methods."""
+
+import dataclasses
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Real
+from operator import index
+from typing import TYPE_CHECKING, Any, NamedTuple
+from doubly.core.types import Binarise, Of, Refit, Split, Start
+from doubly.core.errors import UserError
+if TYPE_CHECKING:
+    from doubly.data import Data
+    from doubly.training.method import Method
+from doubly.runs.config import Config, from_dict
+
+
+_OPTIMISED = {"sampler": "adam", "step": 1e-3, "phi_step": 1e-3, "prior": "flat", "theta_steps": 1}
+
+
+_VAE = {
+    "model": "mlp:widths=200-200,normal",
+    "proposal": "gaussian:widths=200-200",
+    "hidden": (50,),
+    "objective": "iwae",
+}
+
+
+PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dsgnht-nais": ("the paper's method: thermostat, importance sampling, inclusive KL", {"resample": True}),
+    "recommended": (
+        "the same with what docs/study.md found to be better, after Adam; an epoch has a tenth of the steps",
+        {
+            "warmup": 150,
+            "warmup_step": 3e-3,
+            "step": 0.03,
+            "phi_step": 1e-3,
+            "draws": 20,
+            "resample": False,
+            "theta_steps": 1,
+            "valid_draws": 10,
+            "patience": 100,
+            "min_epochs": 100,
+            "epochs": 10_000,
+            "collect_every": "10epochs",
+        },
+    ),
+    "dsgnht-nais-faithful": (
+        "the same with the settings of the authors' released code, where they differ from the paper's",
+        {
+            "resample": True,
+            "phi_first": True,
+            "phi_prior": "normal:scale=1",
+            "start": "reference",
+            "prior": "student-t:scale=0.0953471",
+            "step": 0.02,
+        },
+    ),
+    "dsgnht-gibbs": ("the thermostat with persistent Gibbs chains for the hidden variables", {"estimator": "gibbs"}),
+    "dsgnht-vae": (
+        "the thermostat on a variational autoencoder, its proposal by the IWAE bound",
+        _VAE | {"step": 0.001},
+    ),
+    "rws": (
+        "reweighted wake-sleep: Adam on the same gradients, proposal by wake and sleep",
+        _OPTIMISED | {"objective": "wake-sleep"},
+    ),
+    "wake-sleep": ("wake-sleep: one draw, proposal by sleep", _OPTIMISED | {"draws": 1, "objective": "sleep"}),
+    "nvil": (
+        "neural variational inference and learning: one draw, learnt baseline",
+        _OPTIMISED | {"draws": 1, "objective": "nvil"},
+    ),
+    "vimco": ("VIMCO: the multi-sample bound by score functions", _OPTIMISED | {"objective": "vimco"}),
+    "vae": ("variational autoencoder: one draw, reparameterised", _OPTIMISED | _VAE | {"draws": 1}),
+    "iwae": ("importance weighted autoencoder: the multi-sample bound, reparameterised", _OPTIMISED | _VAE),
+}
+
+
+def preset(name: str, **overrides: Any) -> Config:
+    """The settings that a preset stands for, with some of them changed.
+
+    >>> preset("dsgnht-nais", step=0.01).resample
+    True
+    """
+    if name not in PRESETS:
+        raise UserError(f"no preset is called {name!r}; there are: {', '.join(PRESETS)}")
+    return from_dict(PRESETS[name][1] | overrides)
