@@ -14,20 +14,20 @@ from typing import Any
 
 import torch
 
-from doubly.runs import presets
-from doubly.runs.config import MOST_THREADS, Config, from_dict
-from doubly.runs.build import build
-from doubly.data import Data, absolute, load, missing_mask, unscaled
 from doubly.core.errors import UserError
+from doubly.core.files import locked
+from doubly.data import Data, absolute, load, missing_mask, unscaled
 from doubly.kernels.choose import compiling
 from doubly.posterior.store import Posterior
-from doubly.runs.progress import Progress, span
+from doubly.runs import presets
+from doubly.runs.build import build
+from doubly.runs.config import MOST_THREADS, Config, from_dict
 from doubly.runs.folder import Run
-from doubly.core.files import locked
+from doubly.runs.progress import Progress, span
 from doubly.training.method import Method, latest_start, samples_per_epoch
 from doubly.training.protocol import Record
-from doubly.training.state import State, finished, healthy, init, planned
 from doubly.training.protocol import fit as train_fit
+from doubly.training.state import State, finished, healthy, init, planned
 
 # multiplications in a step below which one thread is as fast as two, and not upset by a busy neighbour
 SHARED_WORK = 20_000_000
@@ -52,9 +52,7 @@ def fit(
     >>> run.posterior().sample(3).shape
     (3, 16)
     """
-    return fit_config(
-        presets.preset(preset, **fields) if preset else from_dict(fields), out, overwrite, quiet
-    )
+    return fit_config(presets.preset(preset, **fields) if preset else from_dict(fields), out, overwrite, quiet)
 
 
 def fit_config(

@@ -11,29 +11,27 @@ scoring.json     how long `doubly reproduce` has scored it
 """
 
 import dataclasses
-import fcntl
 import hashlib
 import json
-import os
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
 import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
-from doubly.runs.config import Config, from_dict
-from doubly.runs.build import Facts, build
+
+from doubly.core.errors import UserError
+from doubly.core.files import locked, read_json, remove, write, writing
 from doubly.data import SPLITS, Columns, Data
 from doubly.data import load as load_data
-from doubly.core.errors import UserError
 from doubly.posterior.store import Posterior
+from doubly.runs.build import Facts, build
+from doubly.runs.config import Config, from_dict
 from doubly.training.method import Method, mover
 from doubly.training.state import State, wait_again
-from doubly.core.files import locked, read_json, remove, write, writing
-
 
 OURS = (
     "config.json",

@@ -1,20 +1,12 @@
 """Presets: settings that stand for whole methods."""
 
-import dataclasses
-import math
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
-from numbers import Real
-from operator import index
-from typing import TYPE_CHECKING, Any, NamedTuple
-from doubly.core.types import Binarise, Of, Refit, Split, Start
-from doubly.core.errors import UserError
-if TYPE_CHECKING:
-    from doubly.data import Data
-    from doubly.training.method import Method
-from doubly.runs.config import Config, from_dict
+from typing import TYPE_CHECKING, Any
 
+from doubly.core.errors import UserError
+
+if TYPE_CHECKING:
+    pass
+from doubly.runs.config import Config, from_dict
 
 _OPTIMISED = {"sampler": "adam", "step": 1e-3, "phi_step": 1e-3, "prior": "flat", "theta_steps": 1}
 

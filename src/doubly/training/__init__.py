@@ -1,5 +1,6 @@
 """Learning: what stays (method), what moves (state), one step, and the protocol around it.
 
+settings     the plain numbers, with their checks; runs/config adds names to them
 method       all that stays fixed in a run
 state        all that moves
 step         one step: ask, estimate, tell, move the proposal
