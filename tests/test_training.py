@@ -186,8 +186,8 @@ def test_batches_are_as_long_as_each_other_and_weighted_as_their_rows():
     class Spy(NAIS):
         def __call__(self, batch, wanted="both"):
             found = super().__call__(batch, wanted)
-            seen.append(batch.index)
-            return found._replace(theta_grad=torch.ones_like(batch.theta))  # one per datum, exactly
+            seen.append(batch.row_index)
+            return found._replace(theta_grad=torch.ones_like(batch.pair.theta))  # one per datum, exactly
 
     _Recorder.told.clear()
     chosen = method(estimator=Spy(), epochs=1, collect=0, sampler=_Recorder())
@@ -240,7 +240,7 @@ def test_the_gradient_is_taken_where_the_sampler_asks_for_it():
 
     class Spy(NAIS):
         def __call__(self, batch, wanted="both"):
-            seen.append((batch.theta, batch.phi))
+            seen.append((batch.pair.theta, batch.pair.phi))
             return super().__call__(batch, wanted)
 
     chosen = method(estimator=Spy(), epochs=1, collect=0)

@@ -1,4 +1,4 @@
-"""Where work that took long is put, to be found again by a name that says all it depends on."""
+"""A cache: results that took long to compute, stored under names that say all they depend on."""
 
 from typing import Protocol
 
@@ -11,17 +11,17 @@ class Cache(Protocol):
     """Stores tensors by name."""
 
     def get(self, name: str) -> Tensors | None:
-        """What is stored under that name, if anything."""
+        """What is stored under that name; None if nothing is."""
 
     def put(self, name: str, tensors: Tensors) -> None:
-        """Store it."""
+        """Store these tensors under that name."""
 
     def drop(self, name: str) -> None:
-        """It is of no more use."""
+        """Forget what is stored under that name."""
 
 
 class NoCache:
-    """A shelf for those who have none."""
+    """A cache that stores nothing."""
 
     def get(self, name: str) -> Tensors | None:
         return None

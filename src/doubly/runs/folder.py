@@ -23,6 +23,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from doubly.core.codec import Encoded, from_tensors, to_tensors
 from doubly.core.errors import UserError
 from doubly.core.files import locked, read_json, remove, write, writing
 from doubly.data import SPLITS, Columns, Data
@@ -31,7 +32,7 @@ from doubly.posterior.store import Posterior
 from doubly.runs.build import Facts, build
 from doubly.runs.config import Config, from_dict
 from doubly.training.method import Method, mover
-from doubly.training.state import State, wait_again
+from doubly.training.state import State, wait_again, with_present_names
 
 OURS = (
     "config.json",
@@ -195,9 +196,8 @@ class Run:
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""
-        tensors, numbers = _flatten(state)
-        blob = safetensors.torch.save(tensors, {"state": json.dumps(numbers)})
-        write(self.checkpoint, blob)
+        tensors, numbers = to_tensors(state)
+        write(self.checkpoint, safetensors.torch.save(tensors, {"state": json.dumps(numbers)}))
 
     def forget_samples(self, state: State) -> None:
         """Go on from this state as if collecting had not begun."""
@@ -212,13 +212,18 @@ class Run:
         file = self.checkpoint
         if not file.exists():
             return None
-        device = torch.device(self.config.device)
         try:
             with safetensors.safe_open(file, "pt") as opened:
                 numbers = json.loads(opened.metadata()["state"])
                 # cloned, so that memory is aligned as it was and matrix products give the same bits
                 tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
-            state = _unflatten(tensors, numbers, method, device)
+            # which sampler it is depends on the epoch: Adam in the warm-up
+            kinds = {
+                "theta": mover(method, numbers["epoch"]).sampler.state_type,
+                "phi": method.optimiser.state_type,
+            }
+            encoded = Encoded(with_present_names(tensors), numbers)
+            state = from_tensors(State, encoded, self.config.device, kinds)
         except (safetensors.SafetensorError, TypeError, KeyError, json.JSONDecodeError) as error:
             raise UserError(f"the checkpoint {file} is damaged, or not of this config.json: {error}") from None
         for chain, theta in ((method.model, state.theta.theta), (method.proposal, state.phi.theta)):
@@ -325,39 +330,3 @@ def _facts(data: Data) -> dict[str, Any]:
 
 def _config_json(config: Config) -> bytes:
     return json.dumps(dataclasses.asdict(config), indent=2).encode() + b"\n"
-
-
-def _flatten(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A state as named tensors and JSON-able numbers."""
-    tensors: dict[str, Tensor] = {"rng": state.rng.get_state()}
-    numbers: dict[str, Any] = {}
-    for group in ("theta", "phi"):
-        for name, value in getattr(state, group)._asdict().items():
-            (tensors if isinstance(value, Tensor) else numbers)[f"{group}.{name}"] = value
-    tensors |= {f"memory.{name}": value for name, value in state.memory.items()}
-    for name, value in state._asdict().items():
-        if name not in ("theta", "phi", "memory", "rng"):
-            (tensors if isinstance(value, Tensor) else numbers)[name] = value
-    return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, numbers
-
-
-def _unflatten(tensors: dict[str, Tensor], numbers: dict[str, Any], method: Method, device: torch.device) -> State:
-    rng = torch.Generator(device)
-    rng.set_state(tensors.pop("rng"))
-    # its name until version 0.2
-    tensors = {name.replace("memory.hollow.", "memory.missing."): tensor for name, tensor in tensors.items()}
-    # counters stay with the host: asking a device for one would make every step wait for it
-    moved = {name: tensor.to(device) if tensor.dim() or tensor.is_floating_point() else tensor
-             for name, tensor in tensors.items()}  # fmt: skip
-    everything = moved | numbers
-
-    def group(prefix: str) -> dict[str, Any]:
-        return {name: everything.pop(f"{prefix}.{name}") for name in _names(everything, prefix)}
-
-    sampler = mover(method, numbers["epoch"]).sampler
-    theta, phi = sampler.state_type(**group("theta")), method.optimiser.state_type(**group("phi"))
-    return State(theta=theta, phi=phi, memory=group("memory"), rng=rng, **everything)
-
-
-def _names(everything: dict[str, Any], prefix: str) -> list[str]:
-    return [name.removeprefix(prefix + ".") for name in everything if name.startswith(prefix + ".")]

@@ -1,18 +1,34 @@
-"""Fitting a copy of the proposal to weights that stand still."""
+"""Fitting a copy of the proposal to fixed weights of the model."""
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from doubly.core.cache import Tensors
+from doubly.core.codec import from_cache, to_cache
 from doubly.core.random import generator
-from doubly.latents import Batch, Pair
+from doubly.latents import Batch, Memory, Pair
 from doubly.samplers.adam import AdamState
 from doubly.training.method import Method
+from doubly.training.state import with_present_names
 from doubly.training.step import batches, rows_at
 
-OF_MEMORY = "memory."  # before the names of what an estimator remembers
+
+class Halfway(NamedTuple):
+    """Where a fit stands after some passes."""
+
+    theta: Tensor
+    """The proposal's weights; with m, v and t, the optimiser's state."""
+    m: Tensor
+    v: Tensor
+    t: int
+    done: int
+    """Passes done."""
+    rng: torch.Generator
+    memory: Memory
+    """What the estimator remembers."""
 
 
 def refit(
@@ -26,20 +42,16 @@ def refit(
 ) -> Tensor:
     """A copy of phi fitted to fixed weights theta, by `passes` passes over the training rows.
 
-    The proposal has followed the moving chain; the posterior mean is another point, for which it has to be fitted
-    anew or the bound is loose. The step falls linearly to zero, so that the last steps average the noise out. After
-    each pass, `watch` is shown where things stand; from there, `halfway`, a fit goes on as if it had not been stopped.
+    During training the proposal followed the moving weights. The posterior mean is another point: without a fit to it
+    the bound is loose. The step falls linearly to zero, so that the last steps average the noise out. After each pass
+    `watch` gets the tensors of where the fit stands. Given these as `halfway`, a fit goes on as if it had never
+    stopped.
     """
     if not method.proposal.layers:
         return phi
-    rng = generator(train.device, method.seed, "refit")
-    memory = method.refitter.init(method.model, len(train), rng)
-    state = method.optimiser.init(phi, rng)
-    if halfway is not None:
-        state = AdamState(halfway["theta"], halfway["m"], halfway["v"], int(halfway["t"]))
-        memory = {name.removeprefix(OF_MEMORY): kept for name, kept in halfway.items() if name.startswith(OF_MEMORY)}
-        rng.set_state(halfway["rng"].cpu())
-    for done in range(int(halfway["done"]) if halfway else 0, passes):
+    now = _start(method, phi, train) if halfway is None else _resumed(halfway, train.device)
+    state, memory, rng = AdamState(*now[:4]), now.memory, now.rng
+    for done in range(now.done, passes):
         eta = method.optimiser.eta(method.phi_step, len(train)) * (1 - done / passes)
         for index in batches(torch.randperm(len(train), generator=rng, device=train.device), method.batch):
             state = method.optimiser.ask(state, eta, rng)
@@ -49,7 +61,15 @@ def refit(
             memory = found.memory
             assert found.phi_grad is not None
             state = method.optimiser.tell(state, found.phi_grad, eta, rng)
-        numbers = {"t": torch.tensor(state.t), "done": torch.tensor(done + 1), "rng": rng.get_state()}
-        vectors = {"theta": state.theta, "m": state.m, "v": state.v}
-        watch(vectors | numbers | {OF_MEMORY + name: kept for name, kept in memory.items()}, done + 1)
+        watch(to_cache(Halfway(*state, done=done + 1, rng=rng, memory=memory)), done + 1)
     return state.theta
+
+
+def _start(method: Method, phi: Tensor, train: Tensor) -> Halfway:
+    rng = generator(train.device, method.seed, "refit")
+    memory = method.refitter.init(method.model, len(train), rng)
+    return Halfway(*method.optimiser.init(phi, rng), done=0, rng=rng, memory=memory)
+
+
+def _resumed(halfway: Tensors, device: torch.device) -> Halfway:
+    return from_cache(Halfway, with_present_names(halfway), device)

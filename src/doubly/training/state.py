@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from doubly.core.cache import Tensors
 from doubly.core.random import generator
 from doubly.latents import Memory
 from doubly.latents.completions import Moments
@@ -98,6 +99,11 @@ def planned(method: Method, state: State, n_data: int) -> int:
     if state.began is None:
         return 0
     return min(method.collect, math.floor((method.epochs - state.began) * samples_per_epoch(method, n_data)))
+
+
+def with_present_names(tensors: Tensors) -> Tensors:
+    """Tensors of a state under the names of today, where version 0.1 had others."""
+    return {name.replace("memory.hollow.", "memory.missing."): tensor for name, tensor in tensors.items()}
 
 
 def healthy(state: State) -> bool:
