@@ -77,8 +77,8 @@ class Config(Settings):
     objective: str = "wake"
     """Objective that the proposal is trained by."""
     phi_schedule: str = "constant"
-    """How the proposal's step changes: the same choices as for `schedule`; its time starts with the run, even if the run
-    starts with a warm-up."""
+    """How the proposal's step changes: the same choices as for `schedule`; its time starts with the run, also where
+    the run starts with a warm-up."""
     phi_prior: str = "flat"
     """Prior on the proposal's weights; the reference implementation has normal:scale=1."""
     collect_every: str = "1epoch"

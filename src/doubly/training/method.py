@@ -58,7 +58,7 @@ class Every(NamedTuple):
 
 
 class Mover(NamedTuple):
-    """What moves the weights at some time, and by which step."""
+    """What moves the weights at some time, and its step."""
 
     sampler: Sampler
     step: float
@@ -74,8 +74,8 @@ def mover(method: Method, time: float) -> Mover:
 def latest_start(method: Method, n_data: int) -> int:
     """The epoch after which samples are collected even if validation still rises.
 
-    It is so early that `collect` samples fit in before `epochs` run out, or if that many never fit, half of the epochs;
-    but never before the warm-up is over, which is no sampling.
+    It is early enough for `collect` samples before `epochs` run out. If that many never fit, it is half of the epochs.
+    It is never before the end of the warm-up, where nothing is sampled.
     """
     wanted = math.ceil(method.collect / samples_per_epoch(method, n_data))
     return max(method.warmup, method.epochs - wanted if wanted < method.epochs else method.epochs // 2)
@@ -84,8 +84,8 @@ def latest_start(method: Method, n_data: int) -> int:
 def watched_from(method: Method) -> int:
     """The first epoch whose validation counts for the levelling off.
 
-    Single draws are worse than the mode in which a warm-up ends, and it takes the chain some epochs to get there:
-    neither the mode nor what lies on the way from it is a mark for them to reach.
+    A warm-up ends in a mode, which validates better than single samples do. The chain takes some epochs to leave it.
+    Neither the mode nor these epochs are a mark that samples should have to reach.
     """
     return method.warmup + method.patience if method.warmup else 1
 

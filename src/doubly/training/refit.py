@@ -20,7 +20,7 @@ class Halfway(NamedTuple):
     """Where a fit stands after some passes."""
 
     theta: Tensor
-    """The proposal's weights; with m, v and t, the optimiser's state."""
+    """The proposal's weights; with m, v and t, the state of Adam."""
     m: Tensor
     v: Tensor
     t: int
@@ -50,7 +50,7 @@ def refit(
     if not method.proposal.layers:
         return phi
     now = _start(method, phi, train) if halfway is None else _resumed(halfway, train.device)
-    state, memory, rng = AdamState(*now[:4]), now.memory, now.rng
+    state, memory, rng = AdamState(now.theta, now.m, now.v, now.t), now.memory, now.rng
     for done in range(now.done, passes):
         eta = method.optimiser.eta(method.phi_step, len(train)) * (1 - done / passes)
         for index in batches(torch.randperm(len(train), generator=rng, device=train.device), method.batch):
@@ -68,7 +68,8 @@ def refit(
 def _start(method: Method, phi: Tensor, train: Tensor) -> Halfway:
     rng = generator(train.device, method.seed, "refit")
     memory = method.refitter.init(method.model, len(train), rng)
-    return Halfway(*method.optimiser.init(phi, rng), done=0, rng=rng, memory=memory)
+    state: AdamState = method.optimiser.init(phi, rng)
+    return Halfway(*state, done=0, rng=rng, memory=memory)
 
 
 def _resumed(halfway: Tensors, device: torch.device) -> Halfway:
