@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from doubly import Chain, UserError
+from doubly.core.codec import Encoded, to_tensors
 from doubly.data import load
 from doubly.kernels import gibbs as kernel
 from doubly.kernels.gibbs import Swept
@@ -16,12 +17,11 @@ from doubly.latents import NAIS, Batch, Estimate, Wanted
 from doubly.latents.gibbs import Gibbs, pack, unpack
 from doubly.latents.pair import Pair
 from doubly.latents.sweep import sweep
-from doubly.runs.folder import _flatten, _unflatten
 from doubly.samplers import SGNHT, Adam
 from doubly.samplers.priors import Normal
 from doubly.training.method import Method
 from doubly.training.protocol import fit
-from doubly.training.state import State, init
+from doubly.training.state import State, decode, init
 from exact import assert_same_law, bits
 
 HIDDEN = [(3,), (2, 2)]
@@ -303,9 +303,9 @@ def test_a_fit_resumes_bit_for_bit():
     train = torch.as_tensor(load("bars").train)[:300]
     chosen = method(hidden=(6, 4), epochs=3, collect=1)
 
-    def saved(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors, numbers = _flatten(state)
-        return {name: tensor.clone() for name, tensor in tensors.items()}, numbers
+    def saved(state: State) -> Encoded:
+        tensors, numbers = to_tensors(state)
+        return Encoded({name: tensor.clone() for name, tensor in tensors.items()}, numbers)
 
     middle, state = None, init(chosen, train)
     for state, _ in fit(chosen, train, train[:50], state):  # noqa: B020 - each state comes from the last
@@ -313,7 +313,7 @@ def test_a_fit_resumes_bit_for_bit():
             middle = saved(state)
     assert middle is not None
     assert middle[0]["memory.z1"].shape == (5, 300, 1)
-    for again, _ in fit(chosen, train, train[:50], _unflatten(*middle, chosen, torch.device("cpu"))):
+    for again, _ in fit(chosen, train, train[:50], decode(chosen, middle)):
         resumed = again
     one, other = saved(state), saved(resumed)
     assert one[1] == other[1]

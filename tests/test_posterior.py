@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from doubly import Chain, Posterior, UserError
-from doubly.core.cache import from_tensors, load, to_tensors
+from doubly.core.codec import from_cache, to_cache
 from doubly.core.random import generator
 from doubly.latents import NAIS, OBJECTIVES, Gap, Gibbs, LikelihoodConfig, Mean, Pair, RowLikelihoods
 from doubly.latents.completions import ImputeConfig
 from doubly.posterior.codes import read
 from doubly.posterior.scores import ensemble, summarise
+from doubly.posterior.work import Work
 from doubly.samplers import SGNHT, Adam
 from doubly.samplers.adam import AdamState
 from doubly.samplers.priors import Normal
@@ -149,7 +150,7 @@ def test_unfinished_work_comes_back_from_tensors_as_it_was():
     vector = torch.arange(3.0)
     optimiser = AdamState(vector, vector + 1, vector + 2, t=5)
     halfway = Halfway(optimiser, {"z1": torch.ones(2, dtype=torch.uint8)}, torch.tensor([1, 2]), done=4)
-    stored = to_tensors(halfway)
+    stored = to_cache(halfway)
     assert sorted(stored) == [
         "done",
         "memory.z1",
@@ -159,14 +160,14 @@ def test_unfinished_work_comes_back_from_tensors_as_it_was():
         "optimiser.v",
         "rng",
     ]
-    torch.testing.assert_close(from_tensors(Halfway, stored), halfway, rtol=0, atol=0)
-    assert from_tensors(Halfway, to_tensors(halfway._replace(memory={}))).memory == {}
+    torch.testing.assert_close(from_cache(Halfway, stored), halfway, rtol=0, atol=0)
+    assert from_cache(Halfway, to_cache(halfway._replace(memory={}))).memory == {}
     gap = Gap(Mean(-1 / 3, None), Mean(-0.1, 1e-9), Mean(0.2, 0.0))
-    assert from_tensors(Gap, to_tensors(gap)) == gap, "numbers in double precision"
+    assert from_cache(Gap, to_cache(gap)) == gap, "numbers in double precision"
     cache = Cache()
     cache.put("work", stored)
-    assert load(cache, "work", Gap) is None
-    assert load(cache, "nothing", Halfway) is None
+    assert Work(cache, 60.0, lambda what, share: None).load("work", Gap) is None
+    assert Work(cache, 60.0, lambda what, share: None).load("nothing", Halfway) is None
 
 
 def test_an_estimator_takes_another_objective_if_it_takes_any():

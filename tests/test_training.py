@@ -21,8 +21,8 @@ from doubly.runs.config import from_dict
 from doubly.samplers import SGNHT, Adam
 from doubly.samplers.priors import Flat, Normal
 from doubly.samplers.schedules import SCHEDULES
-from doubly.training.method import Method, mover
-from doubly.training.protocol import fit
+from doubly.training.method import Every, Method, mover
+from doubly.training.protocol import fit, next_epoch
 from doubly.training.refit import refit
 from doubly.training.state import State, init
 from doubly.training.step import rows_at, step
@@ -162,6 +162,77 @@ def test_collecting_starts_when_validation_has_not_risen_for_patience_epochs():
     torch.testing.assert_close(state.mean, torch.stack(thetas[first:]).double().mean(0), rtol=1e-12, atol=1e-15)
 
 
+def burn_in(scores: tuple[int, ...], *, patience: int, min_epochs: int, epochs: int, collect: int, warmup: int) -> int:
+    """Epochs before collection, from the sentence: once validation has not risen for `patience` epochs, not before
+    `min_epochs`, and in time for `collect` samples. After a warm-up, validation counts after `patience` epochs more.
+    """
+    first = warmup + patience if warmup else 1
+    last = max(warmup, epochs - collect if collect < epochs else epochs // 2) if collect else math.inf
+    for epoch in range(epochs + 1):
+        if epoch >= last:
+            return epoch
+        counted = scores[first - 1 : epoch]
+        if counted and epoch >= min_epochs:
+            rose = first + counted.index(max(counted))  # the first of the best
+            if epoch - max(rose, min_epochs, first) >= patience:
+                return epoch
+    return epochs  # never
+
+
+def walk(chosen: Method, scores: tuple[int, ...]) -> list[State]:
+    """The states after each epoch, for these validation scores alone: nothing is trained."""
+    states = [init(chosen, rows(10))._replace(order=torch.arange(10))]
+    for score in scores:
+        states.append(next_epoch(chosen, states[-1], float(score)))
+    return states
+
+
+@pytest.mark.parametrize("warmup", [0, 1])
+@pytest.mark.parametrize("collect", [0, 1, 2, 9])
+def test_collection_starts_as_the_protocol_says_for_all_short_sequences_of_scores(collect, warmup):
+    """Every sequence of three scores over up to five epochs, for all small patiences and minimal numbers of epochs."""
+    for epochs, patience, min_epochs in itertools.product(range(1 + warmup, 6), range(3), (0, 1, 3)):
+        amounts = {"patience": patience, "min_epochs": min_epochs, "epochs": epochs, "collect": collect}
+        chosen = method(1, (1,), warmup=warmup, **amounts)
+        start = init(chosen, rows(10, 1))._replace(order=torch.arange(10))
+        for scores in itertools.product(range(3), repeat=epochs):
+            state, expected = start, burn_in(scores, warmup=warmup, **amounts)
+            for epoch, score in enumerate(scores):
+                assert (state.began is None) == (epoch < expected), (scores, amounts, epoch)
+                assert state.began in (None, expected)
+                state = next_epoch(chosen, state, float(score))
+            assert state.epoch == epochs
+            assert state.collected == min(collect, epochs - expected)
+
+
+def test_a_sequence_of_scores_by_hand():
+    """Validation rises until epoch 3, levels off by epoch 5 (patience 2), and two samples follow; a third is not."""
+    states = walk(method(patience=2, min_epochs=1, epochs=100, collect=2), (1, 2, 5, 5, 4, 9, 9, 9))
+    assert [state.stale for state in states] == [0, 0, 0, 0, 1, 2, 2, 2, 2]
+    assert [state.best for state in states[1:]] == [1, 2, 5, 5, 5, 5, 5, 5], "what comes after is not watched"
+    assert [state.began for state in states] == [None] * 5 + [5] * 4
+    assert [state.collected for state in states] == [0] * 6 + [1, 2, 2]
+
+
+def test_samples_every_other_epoch_are_waited_for():
+    chosen = method(patience=0, min_epochs=0, epochs=100, collect=5, collect_every=Every(2, "epoch"))
+    assert [state.collected for state in walk(chosen, (1,) * 8)] == [0, 0, 0, 1, 1, 2, 2, 3, 3]
+    chosen = dataclasses.replace(chosen, collect_every=Every(3, "step"))
+    assert [state.collected for state in walk(chosen, (1,) * 8)] == [0] * 9, "steps collect, epochs do not"
+
+
+def test_the_transition_changes_nothing_but_the_protocol():
+    """Weights, proposal, memory and generator are as they were; the old state is left alone."""
+    chosen = method(patience=0, min_epochs=0, epochs=9, collect=3)
+    before = walk(chosen, (1, 1))[-1]
+    drawn, mean = before.rng.get_state(), before.mean.clone()
+    after = next_epoch(chosen, before, 3.0)
+    assert after.collected == before.collected + 1
+    assert torch.equal(before.mean, mean)
+    assert torch.equal(after.rng.get_state(), drawn)
+    assert all(getattr(after, name) is getattr(before, name) for name in ("theta", "phi", "memory", "rng", "order"))
+
+
 @pytest.mark.parametrize(("epochs", "collect", "burn_in"), [(10, 4, 6), (3, 100, 1), (1, 5, 0), (5, 0, 5)])
 def test_epochs_bound_the_whole_and_leave_room_to_collect(epochs, collect, burn_in):
     chosen = method(epochs=epochs, collect=collect, patience=100)
@@ -186,8 +257,8 @@ def test_batches_are_as_long_as_each_other_and_weighted_as_their_rows():
     class Spy(NAIS):
         def __call__(self, batch, wanted="both"):
             found = super().__call__(batch, wanted)
-            seen.append(batch.index)
-            return found._replace(theta_grad=torch.ones_like(batch.theta))  # one per datum, exactly
+            seen.append(batch.row_index)
+            return found._replace(theta_grad=torch.ones_like(batch.pair.theta))  # one per datum, exactly
 
     _Recorder.told.clear()
     chosen = method(estimator=Spy(), epochs=1, collect=0, sampler=_Recorder())
@@ -240,7 +311,7 @@ def test_the_gradient_is_taken_where_the_sampler_asks_for_it():
 
     class Spy(NAIS):
         def __call__(self, batch, wanted="both"):
-            seen.append((batch.theta, batch.phi))
+            seen.append((batch.pair.theta, batch.pair.phi))
             return super().__call__(batch, wanted)
 
     chosen = method(estimator=Spy(), epochs=1, collect=0)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from doubly.layers.chain import Chain
     from doubly.posterior.store import Posterior
     from doubly.runs.config import Config
-    from doubly.runs.fit import fit, resume
-    from doubly.runs.fit import open_posterior as load
+    from doubly.runs.fit import fit, load, resume
     from doubly.runs.folder import Run
     from doubly.runs.presets import PRESETS
     from doubly.samplers import SAMPLERS, Sampler
@@ -49,7 +48,7 @@ _HOMES = {
     "Sampler": "samplers",
     "UserError": "core.errors",
     "fit": "runs.fit",
-    "load": "runs.fit:open_posterior",
+    "load": "runs.fit",
     "resume": "runs.fit",
 }
 
@@ -83,8 +82,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'doubly' has no attribute {name!r}")
-    module, _, other = _HOMES[name].partition(":")
-    return getattr(import_module(f"doubly.{module}"), other or name)
+    return getattr(import_module(f"doubly.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from doubly.cli.formatting import RunFolder
-from doubly.runs.config import Config
+from doubly.runs.config import Config, in_order
 
 
+@in_order
 @dataclass(frozen=True)
 class Fit(Config):
     """Learn a model from data into a new run folder."""
@@ -29,6 +30,7 @@ class Fit(Config):
         _say_finished(run)
 
 
+@in_order
 @dataclass(frozen=True)
 class Profile(Config):
     """Where the time of a training step goes, for the same flags as fit."""

@@ -5,6 +5,7 @@ types        choices that go by name: literal types
 registry     names on the command line become objects with options
 statistics   errors of means
 random       a random generator for each purpose
-cache        where work that took long is kept, by a name that says all it depends on
+cache        results that took long to compute, stored under names that say all they depend on
+codec        state to tensors and back, for checkpoints and caches
 files        files written whole or not at all, locks
 """

@@ -8,7 +8,8 @@ from typing import NamedTuple, TypeVar
 
 from torch import Tensor
 
-from doubly.core.cache import Cache, load, to_tensors
+from doubly.core.cache import Cache
+from doubly.core.codec import from_cache, to_cache
 
 Part = TypeVar("Part", bound=NamedTuple)
 Tell = Callable[[str, float], None]
@@ -30,12 +31,16 @@ class Work:
     _handed_over: list[str] = field(default_factory=list)
 
     def load(self, name: str, kind: type[Part]) -> Part | None:
-        """What an earlier attempt has left, if it is of this kind."""
-        return load(self.cache, name, kind)
+        """What an earlier attempt has left, if it is of this kind; another version's layout counts as nothing."""
+        tensors = self.cache.get(name)
+        try:
+            return None if tensors is None else from_cache(kind, tensors)
+        except TypeError:
+            return None
 
     def save(self, name: str, part: NamedTuple) -> None:
         """Store what there is so far."""
-        self.cache.put(name, to_tensors(part))
+        self.cache.put(name, to_cache(part))
 
     def saver(self, name: str) -> Callable[[NamedTuple, str, float], None]:
         """A function that tells progress, and stores unfinished work now and then, and when it is stopped."""

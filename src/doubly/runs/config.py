@@ -1,7 +1,7 @@
 """The settings of a run: one frozen dataclass that is at once the command line, the Python API and config.json.
 
-Only names and numbers are kept here; `runs/build.py` turns them into objects. Nothing heavy is imported, so that
-`doubly --help` is quick.
+It holds only names and numbers; `runs/build.py` turns them into objects. The numbers that training needs are declared
+in `training/settings.py`. Nothing heavy is imported, so that `doubly --help` is quick.
 """
 
 import dataclasses
@@ -11,112 +11,104 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from doubly.core.errors import UserError
 from doubly.core.types import Binarise, Start
-
-if TYPE_CHECKING:
-    pass
-
+from doubly.training.settings import Settings
 
 MOST_THREADS = 1024  # beyond which starting them fails in ways that cannot be caught
 
+# the order in which the help and config.json show the settings: what belongs together stands together
+ORDER = (
+    "data", "binarise", "model", "proposal", "hidden", "start", "prior",
+    "sampler", "step", "friction", "schedule", "warmup", "warmup_step",
+    "estimator", "draws", "objective", "phi_step", "phi_schedule", "phi_prior",
+    "batch", "theta_steps", "phi_steps", "resample", "phi_first",
+    "valid_draws", "patience", "min_epochs", "epochs", "collect", "collect_every", "means", "window",
+    "keep", "keep_mb", "checkpoint_epochs", "checkpoint_minutes", "seed", "device", "compile", "threads",
+)  # fmt: skip
 
+C = TypeVar("C", bound=Settings)
+
+
+def in_order(cls: type[C]) -> type[C]:
+    """Decorate a dataclass of settings: its fields come in that order, then those it adds.
+
+    A dataclass has inherited fields first, which would tear apart what belongs together.
+    """
+    fields = cls.__dataclass_fields__
+    ordered = sorted(fields, key=lambda name: ORDER.index(name) if name in ORDER else len(ORDER))
+    for name in ordered:
+        fields[name] = fields.pop(name)  # to the end
+    return cls
+
+
+@in_order
 @dataclass(frozen=True)
-class Config:
+class Config(Settings):
     """How to learn a model."""
 
     data: str = "digits"
     """A data set by name (see `doubly list`), or a path ending in .npz, .npy or .csv."""
     binarise: Binarise | None = None
-    """How greys become 0 or 1: at a threshold, drawn once, or drawn anew as they are trained on; by default as the
-    data set says."""
+    """How greys become 0 or 1: by a threshold, drawn once, or drawn anew each time a row is used; the data set has a
+    default."""
     model: str = "sbn"
-    """Layer type of the model at each level, data layer first, separated by commas; one name serves all."""
+    """Layer type of the model at each level, data layer first, separated by commas; one name stands for all."""
     proposal: str = "sbn"
-    """Layer type of the proposal at each level, x to z1 first; one name serves all."""
+    """Layer type of the proposal at each level, the one that reads the data first; one name stands for all."""
     hidden: tuple[int, ...] = (200,)
-    """Widths of the hidden layers, from the data upward."""
+    """Widths of the latent layers, from the data upward."""
     start: Start = "glorot"
-    """Weights to start from: Glorot's with the data's log-odds as bias, or those of the reference implementation."""
+    """Initial weights: Glorot's with the data's log-odds as biases, or those of the reference implementation."""
     prior: str = "student-t"
-    """Prior on all weights; options as in student-t:df=2.2,scale=0.09."""
+    """Prior on the model's weights; options as in student-t:df=2.2,scale=0.09."""
     sampler: str = "sgnht"
-    """What moves the weights."""
-    step: float = 0.005
-    """The sampler's step for the mean log-likelihood of a row (the paper's gamma, per-batch learning rate)."""
+    """Algorithm that samples the model's weights."""
     friction: float = 0.1
-    """Momentum lost in each step (the paper's a)."""
+    """Share of the momentum that is lost in each step (the paper's a)."""
     schedule: str = "constant"
     """How the step changes: constant, polynomial:power=0.55,offset=10 or cosine:cycle=20."""
-    warmup: int = 0
-    """Epochs of Adam towards a mode before sampling starts; the chain then has `patience` epochs to leave it before
-    validation counts."""
-    warmup_step: float = 1e-3
-    """Adam's step in these."""
     estimator: str = "nais"
-    """How the hidden variables are drawn for the gradient."""
+    """How the latent variables are drawn for the gradient."""
     draws: int = 5
-    """Draws of the hidden variables for each row and step (the paper's S)."""
+    """Draws of the latent variables for each row and step (the paper's S)."""
     objective: str = "wake"
-    """What the proposal climbs."""
-    phi_step: float = 3e-4
-    """Adam's step for the proposal."""
+    """Objective that the proposal is trained by."""
     phi_schedule: str = "constant"
-    """How that changes, as `schedule` says it of the sampler's; its time starts with the run, warm-up or not."""
+    """How the proposal's step changes: the same choices as for `schedule`; its time starts with the run, also where
+    the run starts with a warm-up."""
     phi_prior: str = "flat"
-    """Prior on the proposal's weights; normal:scale=1 is what the reference implementation has."""
-    batch: int = 100
-    """Rows in a mini-batch."""
-    theta_steps: int = 10
-    """Steps of the sampler on each mini-batch."""
-    phi_steps: int = 1
-    """Steps of the proposal after each step of the sampler."""
-    resample: bool = False
-    """Draw the hidden variables afresh between the two updates, as the paper does; costs about as much again."""
-    phi_first: bool = False
-    """Move the proposal before the weights in each step, as the reference implementation does."""
-    valid_draws: int = 100
-    """Draws for the validation log-likelihood after each epoch; with Gibbs chains, temperatures of annealing."""
-    patience: int = 10
-    """Collect samples once validation has not risen for this many epochs…"""
-    min_epochs: int = 10
-    """…but not before this many."""
-    epochs: int = 1000
-    """At most this many epochs in all, collecting included."""
-    collect: int = 100
-    """Samples of the weights to collect (the paper's M)."""
+    """Prior on the proposal's weights; the reference implementation has normal:scale=1."""
     collect_every: str = "1epoch"
-    """How often: a number of epochs, or of the sampler's steps as in 50steps."""
+    """How often to collect a sample: a number of epochs, or of the sampler's steps as in 50steps."""
     means: tuple[int, ...] = (1, 5, 10, 20, 50, 100, 200)
-    """Keep the mean of the first so many samples, too, for each of these numbers."""
-    window: int = 1
-    """Average so many samples that follow each other, and keep such averages in place of single samples."""
+    """Also keep the mean of the first samples, for each of these numbers of samples."""
     keep: int = 10
     """Samples (or averages over windows) to keep on disk, evenly spaced, besides the mean of all…"""
     keep_mb: float = 1000.0
-    """…but no more of them than fit into so many megabytes."""
+    """…but no more of them than fit into this many megabytes."""
     checkpoint_epochs: int = 10
     """Write a checkpoint after this many epochs…"""
     checkpoint_minutes: float = 5.0
     """…and after this many minutes, even in the middle of an epoch."""
-    seed: int = 0
-    """Seed of every random number."""
     device: str = "cpu"
     """Where to compute: cpu, cuda, …"""
     compile: bool = False
-    """Put the plain kernels through torch.compile: for a GPU; on a CPU the fused ones need no such help."""
+    """Compile the plain kernels with torch.compile: for a GPU; on a CPU the fused kernels do not need it."""
     threads: int = 0
-    """Threads to compute with; 0 chooses one for small models and all cores for others. Kept for resuming."""
+    """Threads to compute with; 0 chooses one for small models and all cores for others. A resumed run uses the same
+    number."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(Config):
             object.__setattr__(self, field.name, _typed(field.name, field.type, getattr(self, field.name)))
+        super().__post_init__()
         for number in self.means:
             if number < 1:
-                raise UserError(f"means are of at least 1 sample, got {number}")
-        for name in ("keep", "keep_mb", "threads", "seed", "checkpoint_minutes"):
+                raise UserError(f"means must be of at least 1 sample, got {number}")
+        for name in ("keep", "keep_mb", "threads", "checkpoint_minutes"):
             if getattr(self, name) == math.inf:
                 raise UserError(f"{name} must be finite, got {getattr(self, name)}")
             if not getattr(self, name) >= 0:
@@ -128,8 +120,8 @@ class Config:
 
 
 def _typed(name: str, kind: Any, value: Any) -> Any:
-    """A setting as the type it is declared with, since Python and JSON know more than the command line lets through."""
-    if kind not in _TYPES:  # a choice, which those that choose by it refuse
+    """A setting as its declared type: Python and JSON let more through than the command line does."""
+    if kind not in _TYPES:  # a choice: where it is used, a wrong one is refused
         return value
     read, expected = _TYPES[kind]
     try:
@@ -164,7 +156,7 @@ _TYPES: dict[Any, tuple[Callable[[Any], Any], str]] = {
 
 
 def from_dict(fields: dict[str, Any]) -> Config:
-    """A Config from names and values, saying which names exist when one does not."""
+    """A Config from names and values; an unknown name is an error that lists the known ones."""
     names = [field.name for field in dataclasses.fields(Config)]
     for name in fields:
         if name not in names:

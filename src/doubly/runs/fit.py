@@ -1,4 +1,4 @@
-"""Driving a fit: between the training loop and the run folder, with progress, checkpoints and clean stops."""
+"""Fit and resume: training in a run folder, with progress, checkpoints and clean stops."""
 
 import dataclasses
 import math
@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from doubly.core.errors import UserError
 from doubly.core.files import locked
-from doubly.data import Data, absolute, load, missing_mask, unscaled
+from doubly.data import Data, absolute, missing_mask, unscaled
+from doubly.data import load as load_data
 from doubly.kernels.choose import compiling
 from doubly.posterior.store import Posterior
 from doubly.runs import presets
@@ -27,14 +29,14 @@ from doubly.runs.progress import Progress, span
 from doubly.training.method import Method, latest_start, samples_per_epoch
 from doubly.training.protocol import Record
 from doubly.training.protocol import fit as train_fit
-from doubly.training.state import State, finished, healthy, init, planned
+from doubly.training.state import State, finished, healthy, init, planned, planned_from
 
-# multiplications in a step below which one thread is as fast as two, and not upset by a busy neighbour
+# multiplications in a step below which one thread is as fast as two, and not slowed by other programs
 SHARED_WORK = 20_000_000
 
 
 class Interrupted(KeyboardInterrupt):
-    """Work stopped by a signal, after what it had come to was written down."""
+    """Work stopped by a signal; its state was saved first."""
 
     def __init__(self, message: str, number: int):
         super().__init__(message)
@@ -58,28 +60,28 @@ def fit(
 def fit_config(
     config: Config, out: str | Path, overwrite: bool = False, quiet: bool = False, until: float = math.inf
 ) -> Run:
-    """Learn a model by these settings into the run folder `out`, or what is learnt until then (`time.monotonic`)."""
+    """Learn a model by these settings into the run folder `out`; stop early at the time `until` (`time.monotonic`)."""
     check_device(config.device)
     config = dataclasses.replace(config, data=absolute(config.data))
-    data = load(config.data, binarise=config.binarise)
-    method = build(config, data)  # what is wrong with the settings shows here, before a folder is made
+    data = load_data(config.data, binarise=config.binarise)
+    method = build(config, data)  # wrong settings are refused here, before a folder is made
     config = dataclasses.replace(config, threads=config.threads or enough_threads(method, config.draws))
     with Run.create(out, config, data, overwrite) as run, use_threads(config.threads), compiling(config.compile):
-        return _drive(run, data, method, quiet, until)
+        return _train(run, data, method, quiet, until)
 
 
 def resume(path: str | Path, quiet: bool = False, threads: int = 0, until: float = math.inf) -> Run:
-    """Go on with a run that was stopped, as if it had not been; other threads change the last bits."""
+    """Go on with a run as if it had never stopped; another number of threads changes the last bits."""
     run = Run(path)
     check_device(run.config.device)
     data = run.data()
     with locked(run.path), use_threads(threads or run.config.threads), compiling(run.config.compile):
-        return _drive(run, data, build(run.config, data), quiet, until)
+        return _train(run, data, build(run.config, data), quiet, until)
 
 
 @contextmanager
 def use_threads(number: int) -> Iterator[None]:
-    """Compute with so many threads, then with as many as before."""
+    """Compute with this many threads; afterwards with as many as before."""
     if not 0 < number <= MOST_THREADS:
         raise UserError(f"threads must be between 1 and {MOST_THREADS}, got {number}")
     before = torch.get_num_threads()
@@ -90,58 +92,91 @@ def use_threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def open_posterior(path: str | Path, **options: Any) -> Posterior:
-    """What the run in this folder has learnt."""
+def load(path: str | Path, **options: Any) -> Posterior:
+    """The posterior that the run in this folder has learnt."""
     return Run(path).posterior(**options)
 
 
-def _drive(run: Run, data: Data, method: Method, quiet: bool, until: float) -> Run:
-    config = run.config
-    train = torch.as_tensor(data.train).to(config.device)
-    valid = torch.as_tensor(data.valid).to(config.device)
+def _train(run: Run, data: Data, method: Method, quiet: bool, until: float) -> Run:
+    """Train from the last checkpoint, or from the start, to the end of the protocol or the time `until`."""
+    train, valid = (torch.as_tensor(rows).to(run.config.device) for rows in (data.train, data.valid))
     with Progress(quiet) as progress, stop_signal() as stopped:
         _warn_of_crowding(progress)
-        state = run.restore(method) or init(method, train)
-        run.forget_after(state.epoch)
+        state = _restore(run, method, train)
         if finished(method, state):
             progress.say(f"{run.path} is finished after {state.epoch} epochs: nothing to do")
             return run
         _note_missing(progress, data)
         _warn_of_scale(progress, data)
-        if method.collect and not planned(method, state._replace(began=latest_start(method, len(train))), len(train)):
-            raise UserError(
-                f"collect_every {config.collect_every} gives no sample in {config.epochs} epochs: raise epochs"
-            )
-        watch = _Watch(method, len(train), state)
-        keeper = _Keeper(run, method, len(train), state.collected)
-        saved_at, began = time.monotonic(), time.monotonic()
-        for state, record in train_fit(method, train, valid, state):  # noqa: B020 - each state comes from the last
-            now = time.monotonic()
-            keeper.see(state)
-            if record:
-                run.log(record._asdict() | {"seconds": round(now - began, 3)})
-                began = now
-            done = finished(method, state)
-            progress.show(watch.line(state, record), last=done)
-            due = record is not None and state.epoch % config.checkpoint_epochs == 0
-            over = record is not None and now >= until
-            wanted = due or done or stopped or over or now - saved_at >= 60 * config.checkpoint_minutes
-            if wanted and healthy(state):  # the epoch's end will say if it is not
-                run.save(state)
-                saved_at = time.monotonic()
-            if stopped and not done:
-                where = f"in epoch {state.epoch + 1} after mini-batch {state.batch}"
-                line = f"stopped {where}, all saved; go on with: doubly resume {shlex.quote(str(run.path))}"
-                raise Interrupted(line, stopped[0])
-            if over:
+        _check_plan(run.config, method, len(train))
+        loop = _Loop(run, method, len(train), state, progress, stopped, until)
+        for now, record in train_fit(method, train, valid, state):
+            if loop.ends(now, record):
                 break
     return run
 
 
-class _Keeper:
-    """Writes down what is kept of the samples: single ones or averages over windows, and means of the first so many.
+def _restore(run: Run, method: Method, train: Tensor) -> State:
+    """The state of the last checkpoint, or a fresh one; records that are newer than it are dropped."""
+    state = run.restore(method) or init(method, train)
+    run.forget_after(state.epoch)
+    return state
 
-    The number to come is known when the first is there, so those kept are spaced evenly and none is thrown away later.
+
+def _check_plan(config: Config, method: Method, n_data: int) -> None:
+    """Samples that were asked for must have time to be collected."""
+    latest = latest_start(method, n_data)
+    if method.collect and not planned_from(method, latest, n_data):
+        raise UserError(f"collect_every {config.collect_every} gives no sample in {config.epochs} epochs: raise epochs")
+
+
+class _Loop:
+    """What happens around each step of training: samples, records, progress, checkpoints and stops."""
+
+    def __init__(
+        self, run: Run, method: Method, n_data: int, state: State, progress: Progress, stopped: list[int], until: float
+    ):
+        self._run, self._method, self._progress, self._stopped, self._until = run, method, progress, stopped, until
+        self._watch = _Watch(method, n_data, state)
+        self._keeper = _Keeper(run, method, n_data, state.collected)
+        self._saved_at = self._epoch_began = time.monotonic()
+
+    def ends(self, state: State, record: Record | None) -> bool:
+        """Take note of a new state, with the record of an epoch if one has just ended; True if it is time to end."""
+        now, done = time.monotonic(), finished(self._method, state)
+        over = record is not None and now >= self._until
+        self._keeper.see(state)
+        if record:
+            self._run.log(record._asdict() | {"seconds": round(now - self._epoch_began, 3)})
+            self._epoch_began = now
+        self._progress.show(self._watch.line(state, record), last=done)
+        if done or over or self._stopped or self._is_due(state, record, now):
+            self._save(state)
+        if self._stopped and not done:
+            raise Interrupted(
+                f"stopped in epoch {state.epoch + 1} after mini-batch {state.batch}, all saved; "
+                f"go on with: doubly resume {shlex.quote(str(self._run.path))}",
+                self._stopped[0],
+            )
+        return over
+
+    def _is_due(self, state: State, record: Record | None, now: float) -> bool:
+        """Whether a checkpoint is due, by epochs or by minutes."""
+        config = self._run.config
+        by_epochs = record is not None and state.epoch % config.checkpoint_epochs == 0
+        return by_epochs or now - self._saved_at >= 60 * config.checkpoint_minutes
+
+    def _save(self, state: State) -> None:
+        if healthy(state):  # if it is not, the end of the epoch will say so
+            self._run.save(state)
+            self._saved_at = time.monotonic()
+
+
+class _Keeper:
+    """Writes samples to disk: single ones or averages over windows, and means of the first samples.
+
+    When the first sample is there, the number of all is known. So those on disk are evenly spaced, and none is deleted
+    later.
     """
 
     def __init__(self, run: Run, method: Method, n_data: int, collected: int):
@@ -149,7 +184,7 @@ class _Keeper:
         self._keep = min(run.config.keep, int(run.config.keep_mb * 2**20 / (4 * max(1, method.model.size))))
 
     def see(self, state: State) -> None:
-        """Keep what this state is the first to have."""
+        """Write what is new in this state."""
         if state.collected == self._collected:
             return
         self._collected = state.collected
@@ -162,7 +197,7 @@ class _Keeper:
 
 
 class _Watch:
-    """Words for where a fit stands: epoch, speed, time left, validation."""
+    """The line that shows where a fit stands: epoch, speed, time left, validation."""
 
     def __init__(self, method: Method, n_data: int, state: State):
         self._method = method
@@ -199,7 +234,7 @@ class _Watch:
 
 @contextmanager
 def stop_signal() -> Iterator[list[int]]:
-    """A list that receives the number of a signal that asks to stop; a second one stops at once."""
+    """A list that receives the number of a signal to stop; a second signal stops at once."""
     received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield received  # only the main thread may set handlers
@@ -219,7 +254,7 @@ def stop_signal() -> Iterator[list[int]]:
 
 
 def enough_threads(method: Method, draws: int) -> int:
-    """All the threads PyTorch would use, or one where a step is too little work to share."""
+    """All cores, or one where a step is too little work to share."""
     multiplications = (method.model.size + method.proposal.size) * method.batch * draws
     return _cores() if multiplications > SHARED_WORK else 1
 
@@ -241,19 +276,19 @@ def _note_missing(progress: Progress, data: Data) -> None:
     missing = missing_mask(data.train)
     if missing.any():
         empty = int(missing.all(1).sum())
-        rest = f"; {empty} rows have no value at all and teach nothing" if empty else ""
+        rest = f"; {empty} rows have no value at all and add nothing" if empty else ""
         progress.say(f"{missing.mean():.1%} of the training cells are missing and left out of the likelihood{rest}")
 
 
 def _warn_of_scale(progress: Progress, data: Data) -> None:
     number = 0 if data.kind == "binary" else int(unscaled(data.train).sum())
     if number:
-        rest = "see doubly data check; scale them, or take DeepGenerativeModel, which does"
+        rest = "see doubly data check; scale them, or take DeepGenerativeModel, which scales them itself"
         progress.say(f"warning: {number} of {data.width} columns are far from mean 0 and standard deviation 1: {rest}")
 
 
 def _warn_of_crowding(progress: Progress) -> None:
-    """A core that something else keeps busy makes threads wait for each other: ten times slower is not rare."""
+    """Threads wait for the one whose core is busy with something else: ten times slower is not rare."""
     number, cores = torch.get_num_threads(), _cores()
     free = max(1, cores - round(os.getloadavg()[0]))
     if number > free:

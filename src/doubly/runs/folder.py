@@ -1,13 +1,14 @@
 """The run folder: everything a run leaves behind, each file written to a temporary name, fsynced and renamed.
 
 config.json      the settings, and the only source of the architecture
+data.json        what the data were like, their digest, and the version of doubly
 metrics.jsonl    one object for each epoch
 checkpoint/      where the chain stands: a safetensors file whose metadata hold the numbers as JSON
-posterior/       the mean of the samples, the samples kept, proposals fitted to them
-evaluations/     what `doubly evaluate` found
+posterior/       means of the samples, single samples, proposals fitted to them
+evaluations/     results of `doubly evaluate`
 report.html, figures/
-curves/          runs that were fitted beside this one for a curve
-scoring.json     how long `doubly reproduce` has scored it
+curves/          runs that were fitted along this one for a curve
+scoring.json     how long `doubly reproduce` has evaluated it
 """
 
 import dataclasses
@@ -23,6 +24,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from doubly import __version__
+from doubly.core.codec import Encoded, to_tensors
 from doubly.core.errors import UserError
 from doubly.core.files import locked, read_json, remove, write, writing
 from doubly.data import SPLITS, Columns, Data
@@ -30,8 +33,8 @@ from doubly.data import load as load_data
 from doubly.posterior.store import Posterior
 from doubly.runs.build import Facts, build
 from doubly.runs.config import Config, from_dict
-from doubly.training.method import Method, mover
-from doubly.training.state import State, wait_again
+from doubly.training.method import Method
+from doubly.training.state import State, decode, wait_again
 
 OURS = (
     "config.json",
@@ -57,30 +60,44 @@ class Run:
             raise UserError(
                 f"{self.path} holds no run (it has no config.json): make one with doubly fit --out {self.path}"
             )
-        fields = read_json(self.path / "config.json")
-        try:
-            self.config: Config = from_dict(fields)
-        except UserError as error:
-            raise UserError(f"{self.path / 'config.json'} is damaged: {error}") from None
+        self.config = self._read_config()
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
+    def _read_config(self) -> Config:
+        file = self.path / "config.json"
+        fields = read_json(file)
+        known = {field.name for field in dataclasses.fields(Config)}
+        if unknown := [name for name in fields if name not in known]:
+            version = self.version
+            origin = (
+                f"doubly {version} made this run" if version else "doubly 0.1 made this run, as it names no version"
+            )
+            raise UserError(
+                f"{file} has a setting {unknown[0]!r} that doubly {__version__} does not know: {origin}; "
+                "open it with the version that made it, or correct the name"
+            )
+        try:
+            return from_dict(fields)
+        except UserError as error:
+            raise UserError(f"{file} is damaged: {error}") from None
+
+    @property
+    def version(self) -> str | None:
+        """The version of doubly that made the run; None for those of 0.1, which did not write it down."""
+        file = self.path / "data.json"
+        return read_json(file).get("version") if file.is_file() else None
+
     @classmethod
     @contextmanager
     def create(cls, path: str | Path, config: Config, data: Data, overwrite: bool = False) -> Iterator["Run"]:
-        """A new folder, or with `overwrite` an old run's folder emptied of what the run wrote; locked while in use.
+        """A new folder, locked while in use; with `overwrite` also the folder of an old run, without its old files.
 
-        A folder in which nothing worth keeping came to be is taken away again.
+        If an error comes before the first checkpoint, the folder is removed again.
         """
         folder = Path(path)
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"{folder} is a file: choose another folder for --out")
-        found = {file.name for file in folder.iterdir()} if folder.exists() else set()
-        if "config.json" in found and not overwrite:
-            raise UserError(f"{folder} already holds a run: choose another --out, or insist with --overwrite")
-        if found - set(OURS) and "config.json" not in found:
-            raise UserError(f"{folder} is not empty and holds no run: choose another --out")
+        _check_free(folder, overwrite)
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
@@ -90,58 +107,57 @@ class Run:
                         remove(folder / name)
                 for name in ("checkpoint", "posterior"):
                     (folder / name).mkdir()
-            write(folder / "data.json", json.dumps(_facts(data), indent=2).encode() + b"\n")
+            # The version stands here and not in config.json, where version 0.1 refuses names it does not know
+            facts = _facts(data) | {"version": __version__}
+            write(folder / "data.json", json.dumps(facts, indent=2).encode() + b"\n")
             write(folder / "config.json", _config_json(config))
             run = cls(folder)
             try:
                 yield run
             except Exception:
                 if not run.checkpoint.exists():
-                    for name in OURS:
-                        remove(folder / name)
-                    if not any(folder.iterdir()):
-                        folder.rmdir()
+                    _remove_run(folder)
                 raise
 
     def plan(self, epochs: int) -> None:
-        """Another number of epochs; what has been done stays what it is."""
+        """Change the number of epochs; what has been done stays as it is."""
         with locked(self.path):
             self.config = dataclasses.replace(self.config, epochs=epochs)
             write(self.path / "config.json", _config_json(self.config))
 
     @property
     def checkpoint(self) -> Path:
-        """The file that holds where the chain stands."""
+        """The file of the last checkpoint."""
         return self.path / "checkpoint" / "state.safetensors"
 
     @property
     def fingerprint(self) -> str:
-        """What tells this chain, as it stands, from others."""
+        """A digest that identifies this chain at its last checkpoint."""
         content = self.checkpoint.read_bytes() if self.checkpoint.exists() else str(self.path.resolve()).encode()
         return hashlib.sha256(content).hexdigest()
 
     @property
     def facts(self) -> Facts:
-        """What the data were like, known without them."""
+        """What a model has to know of the data, from data.json."""
         with self._data_json() as facts:
             shape, has_missing = tuple(map(int, facts["shape"])), facts.get("holes", False)
             return Facts(int(facts["width"]), facts["kind"], shape, facts["dynamic"], has_missing)
 
     @property
     def columns(self) -> Columns | None:
-        """How the columns of a table became numbers, where the data were one."""
+        """How the columns of a table became numbers; None if the data were no table."""
         with self._data_json() as facts:
             return Columns.from_json(facts["columns"]) if facts["columns"] else None
 
     @property
     def data_digest(self) -> str:
-        """What tells the data of this run from others."""
+        """A digest that identifies the data of this run."""
         with self._data_json() as facts:
             return str(facts["sha256"])
 
     @contextmanager
     def _data_json(self) -> Iterator[dict[str, Any]]:
-        """What data.json says; what it lacks, or has in a wrong form, is an error that names the file."""
+        """The content of data.json; what is absent or has a wrong form is an error that names the file."""
         file = self.path / "data.json"
         facts = read_json(file)
         try:
@@ -152,7 +168,7 @@ class Run:
             raise UserError(f"{file} is damaged: {error}") from None
 
     def data(self) -> Data:
-        """The data the run was made with; an error if they have changed."""
+        """The data that the run was made with; an error if they have changed."""
         data = load_data(self.config.data, binarise=self.config.binarise)
         facts, file = _facts(data), self.path / "data.json"
         if facts["sha256"] != self.data_digest:
@@ -189,18 +205,17 @@ class Run:
             file.write(json.dumps(record) + "\n")
 
     def forget_after(self, epoch: int) -> None:
-        """Drop records of epochs that the checkpoint knows nothing of; they will be made again."""
+        """Drop the records of later epochs, which are not in the checkpoint; they will be made again."""
         lines = [json.dumps(record) + "\n" for record in self.metrics() if record["epoch"] <= epoch]
         write(self.path / "metrics.jsonl", "".join(lines).encode())
 
     def save(self, state: State) -> None:
         """Write a checkpoint."""
-        tensors, numbers = _flatten(state)
-        blob = safetensors.torch.save(tensors, {"state": json.dumps(numbers)})
-        write(self.checkpoint, blob)
+        tensors, numbers = to_tensors(state)
+        write(self.checkpoint, safetensors.torch.save(tensors, {"state": json.dumps(numbers)}))
 
     def forget_samples(self, state: State) -> None:
-        """Go on from this state as if collecting had not begun."""
+        """Save this state as one that has not begun to collect, and delete the samples."""
         with locked(self.path):
             self.save(wait_again(state))
             for kind in ("draw", "mean"):
@@ -212,13 +227,12 @@ class Run:
         file = self.checkpoint
         if not file.exists():
             return None
-        device = torch.device(self.config.device)
         try:
             with safetensors.safe_open(file, "pt") as opened:
                 numbers = json.loads(opened.metadata()["state"])
                 # cloned, so that memory is aligned as it was and matrix products give the same bits
                 tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
-            state = _unflatten(tensors, numbers, method, device)
+            state = decode(method, Encoded(tensors, numbers), self.config.device)
         except (safetensors.SafetensorError, TypeError, KeyError, json.JSONDecodeError) as error:
             raise UserError(f"the checkpoint {file} is damaged, or not of this config.json: {error}") from None
         for chain, theta in ((method.model, state.theta.theta), (method.proposal, state.phi.theta)):
@@ -260,7 +274,7 @@ class Run:
         )
 
     def _vectors(self, kind: str, collected: int, device: torch.device) -> dict[int, Tensor]:
-        """The samples or means in posterior/, by number; those that the checkpoint knows nothing of will come again."""
+        """The samples or means in posterior/, by number; without those after the checkpoint, which will come again."""
         files = {int(file.stem.split("-")[1]): file for file in (self.path / "posterior").glob(f"{kind}-*.safetensors")}
         return {
             number: self._read_vector(file, "theta").to(device)
@@ -278,8 +292,27 @@ class Run:
             raise UserError(f"{file} is damaged: {error}") from None
 
 
+def _check_free(folder: Path, overwrite: bool) -> None:
+    """A new run may go there."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file: choose another folder for --out")
+    found = {file.name for file in folder.iterdir()} if folder.exists() else set()
+    if "config.json" in found and not overwrite:
+        raise UserError(f"{folder} already holds a run: choose another --out, or insist with --overwrite")
+    if found - set(OURS) and "config.json" not in found:
+        raise UserError(f"{folder} is not empty and holds no run: choose another --out")
+
+
+def _remove_run(folder: Path) -> None:
+    """Remove what a run wrote, and the folder if nothing else is in it."""
+    for name in OURS:
+        remove(folder / name)
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
 class FileCache:
-    """Files of tensors in the run folder, for what took long to work out."""
+    """A cache in the run folder: one file of tensors for each name."""
 
     def __init__(self, folder: Path, device: torch.device):
         self._folder, self._device = folder, device
@@ -293,7 +326,7 @@ class FileCache:
         except FileNotFoundError:
             return None
         except safetensors.SafetensorError as error:
-            raise UserError(f"{self._file(name)} is damaged: {error}; take it away and try again") from None
+            raise UserError(f"{self._file(name)} is damaged: {error}; delete it and try again") from None
         return {key: tensor.clone().to(self._device) for key, tensor in found.items()}
 
     def put(self, name: str, tensors: dict[str, Tensor]) -> None:
@@ -306,7 +339,7 @@ class FileCache:
 
 
 def _facts(data: Data) -> dict[str, Any]:
-    """What ties a run to its data."""
+    """What data.json says of the data: what a model has to know of them, and a digest that identifies them."""
     digest = hashlib.sha256()
     for split in SPLITS:
         digest.update(data.split(split).tobytes())
@@ -316,7 +349,7 @@ def _facts(data: Data) -> dict[str, Any]:
         "kind": data.kind,
         "shape": list(data.shape),
         "dynamic": data.dynamic,
-        **({"holes": True} if data.has_missing else {}),  # a folder of before there were any is as it was
+        **({"holes": True} if data.has_missing else {}),  # the key of version 0.1
         "rows": rows,
         "columns": data.columns.as_json() if data.columns else None,
         "sha256": digest.hexdigest(),
@@ -325,39 +358,3 @@ def _facts(data: Data) -> dict[str, Any]:
 
 def _config_json(config: Config) -> bytes:
     return json.dumps(dataclasses.asdict(config), indent=2).encode() + b"\n"
-
-
-def _flatten(state: State) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A state as named tensors and JSON-able numbers."""
-    tensors: dict[str, Tensor] = {"rng": state.rng.get_state()}
-    numbers: dict[str, Any] = {}
-    for group in ("theta", "phi"):
-        for name, value in getattr(state, group)._asdict().items():
-            (tensors if isinstance(value, Tensor) else numbers)[f"{group}.{name}"] = value
-    tensors |= {f"memory.{name}": value for name, value in state.memory.items()}
-    for name, value in state._asdict().items():
-        if name not in ("theta", "phi", "memory", "rng"):
-            (tensors if isinstance(value, Tensor) else numbers)[name] = value
-    return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, numbers
-
-
-def _unflatten(tensors: dict[str, Tensor], numbers: dict[str, Any], method: Method, device: torch.device) -> State:
-    rng = torch.Generator(device)
-    rng.set_state(tensors.pop("rng"))
-    # its name until version 0.2
-    tensors = {name.replace("memory.hollow.", "memory.missing."): tensor for name, tensor in tensors.items()}
-    # counters stay with the host: asking a device for one would make every step wait for it
-    moved = {name: tensor.to(device) if tensor.dim() or tensor.is_floating_point() else tensor
-             for name, tensor in tensors.items()}  # fmt: skip
-    everything = moved | numbers
-
-    def group(prefix: str) -> dict[str, Any]:
-        return {name: everything.pop(f"{prefix}.{name}") for name in _names(everything, prefix)}
-
-    sampler = mover(method, numbers["epoch"]).sampler
-    theta, phi = sampler.state_type(**group("theta")), method.optimiser.state_type(**group("phi"))
-    return State(theta=theta, phi=phi, memory=group("memory"), rng=rng, **everything)
-
-
-def _names(everything: dict[str, Any], prefix: str) -> list[str]:
-    return [name.removeprefix(prefix + ".") for name in everything if name.startswith(prefix + ".")]

@@ -35,7 +35,7 @@ class Progress:
             self._live.stop()
 
     def show(self, message: str, last: bool = False) -> None:
-        """Show where things stand; `last` makes sure that the line stays."""
+        """Show a message in place of the last one; with `last` the line stays."""
         now = time.monotonic()
         if self._quiet:
             return
@@ -48,7 +48,7 @@ class Progress:
             self._next_line = now + self._every
 
     def say(self, message: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         if not self._quiet:
             if self._live:
                 self._console.print(Text(message))

@@ -1,8 +1,9 @@
 """Learning: what stays (method), what moves (state), one step, and the protocol around it.
 
+settings     the plain numbers, with their checks; runs/config adds names to them
 method       all that stays fixed in a run
 state        all that moves
 step         one step: ask, estimate, tell, move the proposal
 protocol     epochs, validation, when to stop and when to collect
-refit        a copy of the proposal fitted to weights that stand still
+refit        a copy of the proposal fitted to fixed weights
 """

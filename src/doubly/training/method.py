@@ -12,11 +12,12 @@ from doubly.layers.chain import Chain
 from doubly.samplers import Adam, Sampler
 from doubly.samplers.priors import Flat, Prior
 from doubly.samplers.schedules import Constant, Schedule
+from doubly.training.settings import Settings
 
 
 @dataclass(frozen=True)
-class Method:
-    """What is learnt and how."""
+class Method(Settings):
+    """What is learnt and how: the plain settings, and the objects that do the work."""
 
     model: Chain
     proposal: Chain
@@ -24,48 +25,15 @@ class Method:
     sampler: Sampler
     estimator: Estimator
     optimiser: Sampler
+    """What moves the proposal's weights."""
     refitter: Estimator
-    """What fits a copy of the proposal to weights that stand still."""
+    """What fits a copy of the proposal to fixed weights of the model."""
     schedule: Schedule = field(default_factory=Constant)
     phi_schedule: Schedule = field(default_factory=Constant)
     phi_prior: Prior = field(default_factory=Flat)
-    step: float = 0.005
-    phi_step: float = 3e-4
-    batch: int = 100
-    theta_steps: int = 10
-    phi_steps: int = 1
-    resample: bool = False
-    phi_first: bool = False
-    warmup: int = 0
-    warmup_step: float = 1e-3
-    valid_draws: int = 100
-    patience: int = 10
-    min_epochs: int = 10
-    epochs: int = 1000
-    collect: int = 100
     collect_every: "Every" = field(default_factory=lambda: Every(1, "epoch"))
-    window: int = 1
     dynamic: bool = False
     """Whether the training rows are greys from 0 to 255, whose bits are drawn anew whenever they are used."""
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("step", "phi_step", "warmup_step"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"{name} must be positive and finite, got {getattr(self, name)}")
-        for name in ("batch", "theta_steps", "valid_draws", "epochs", "window"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("phi_steps", "patience", "min_epochs", "collect", "warmup"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.collect and self.warmup >= self.epochs:
-            raise UserError(
-                f"a warm-up of {self.warmup} epochs leaves none of {self.epochs} to sample: "
-                "raise epochs or shorten warmup"
-            )
-        if self.collect and self.window > self.collect:
-            raise UserError(f"a window of {self.window} samples is never full with {self.collect}: raise collect")
 
 
 class Every(NamedTuple):
@@ -90,7 +58,7 @@ class Every(NamedTuple):
 
 
 class Mover(NamedTuple):
-    """What moves the weights at some time, and by which step."""
+    """What moves the weights at some time, and its step."""
 
     sampler: Sampler
     step: float
@@ -106,8 +74,8 @@ def mover(method: Method, time: float) -> Mover:
 def latest_start(method: Method, n_data: int) -> int:
     """The epoch after which samples are collected even if validation still rises.
 
-    It is so early that `collect` samples fit in before `epochs` run out, or if that many never fit, half of the epochs;
-    but never before the warm-up is over, which is no sampling.
+    It is early enough for `collect` samples before `epochs` run out. If that many never fit, it is half of the epochs.
+    It is never before the end of the warm-up, where nothing is sampled.
     """
     wanted = math.ceil(method.collect / samples_per_epoch(method, n_data))
     return max(method.warmup, method.epochs - wanted if wanted < method.epochs else method.epochs // 2)
@@ -116,8 +84,8 @@ def latest_start(method: Method, n_data: int) -> int:
 def watched_from(method: Method) -> int:
     """The first epoch whose validation counts for the levelling off.
 
-    Single draws are worse than the mode in which a warm-up ends, and it takes the chain some epochs to get there:
-    neither the mode nor what lies on the way from it is a mark for them to reach.
+    A warm-up ends in a mode, which validates better than single samples do. The chain takes some epochs to leave it.
+    Neither the mode nor these epochs are a mark that samples should have to reach.
     """
     return method.warmup + method.patience if method.warmup else 1
 

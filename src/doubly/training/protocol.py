@@ -1,7 +1,7 @@
 """The paper's protocol: epochs, validation, when to stop and when to collect.
 
-`fit` is a generator: it yields the state after every mini-batch, so that its caller can stop anywhere, save the state,
-and go on from it bit for bit.
+`fit` is a generator: it yields the state after every mini-batch. Its caller can stop anywhere, save the state, and go
+on from it bit for bit. `next_epoch` holds the rules.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from doubly.training.step import batches, rows_at, step
 
 
 class Record(NamedTuple):
-    """What one epoch came to; log-likelihoods are means over rows, in nats."""
+    """What is reported of one epoch; log-likelihoods are means over rows, in nats."""
 
     epoch: int
     phase: str
@@ -35,13 +35,13 @@ class Record(NamedTuple):
     norms: dict[str, float]
     """Root mean square of the weights of each layer."""
     predicted: dict[str, float]
-    """Of rows drawn from the model: the mean of a cell, and the spread of the rows' own means."""
+    """Of rows drawn from the model: the mean of all cells, and the standard deviation of the row means."""
 
 
 def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[tuple[State, Record | None]]:
-    """Train to the end of the protocol, yielding the state after every mini-batch and a record after every epoch.
+    """Train to the end of the protocol: yield the state after every mini-batch, and a record after every epoch.
 
-    Where samples are collected in the middle of an epoch, the state is yielded after each of them, too.
+    Where samples are collected within an epoch, the state is also yielded after each of them.
     """
     n_data = len(train)
     while not finished(method, state):
@@ -59,8 +59,35 @@ def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[
                         yield state, None
             state = state._replace(batch=state.batch + 1, inner=0)
             yield state, None
-        state, record = _end_epoch(method, state, valid, n_data)
+        state, record = _end_epoch(method, state, valid)
         yield state, record
+
+
+def next_epoch(method: Method, state: State, score: float) -> State:
+    """The state after an epoch whose validation log-likelihood was `score`: this alone decides what comes next.
+
+    Collect once validation has not risen for `patience` epochs, not before `min_epochs`, and in time for `collect`
+    samples.
+    """
+    if state.began is None:
+        state = _watch(method, state, score)
+    elif method.collect_every.unit == "epoch":
+        state = _wait_or_collect(method, state)
+    return state._replace(epoch=state.epoch + 1, batch=0)
+
+
+def _watch(method: Method, state: State, score: float) -> State:
+    """Before collecting: has validation levelled off?"""
+    epoch = state.epoch + 1
+    settling = max(method.min_epochs, watched_from(method))
+    better = epoch >= watched_from(method) and score > state.best
+    stale = 0 if better or epoch <= settling else state.stale + 1
+    levelled = stale >= method.patience and epoch >= settling
+    # with nothing to collect, the last epoch is the end, but more of them may be asked for later
+    in_time = method.collect > 0 and epoch >= latest_start(method, len(state.order))
+    return state._replace(
+        best=score if better else state.best, stale=stale, began=epoch if levelled or in_time else None
+    )
 
 
 def _wait_or_collect(method: Method, state: State) -> State:
@@ -77,50 +104,52 @@ def _wait_or_collect(method: Method, state: State) -> State:
     )
 
 
-def _end_epoch(method: Method, state: State, valid: Tensor, n_data: int) -> tuple[State, Record]:
-    """Validate on a generator of its own, then collect a sample or watch for the levelling off."""
-    rows_seen, train, ess, largest = state.totals.tolist()
-    theta, epoch = state.theta.theta, state.epoch + 1
-    if not healthy(state):
-        name = "warmup_step" if state.epoch < method.warmup else "step"
-        size = getattr(method, name)
-        raise Diverged(
-            f"the chain diverged in epoch {epoch}: the largest gradient was {largest:.3g} "
-            f"with {name} {size:g}; try {name} {size / 3:.2g}"
-        )
-    rng = generator(valid.device, method.seed, "valid")  # the same draws every epoch make epochs comparable
-    rows = method.estimator.validate(
-        Pair(method.model, theta, method.proposal, state.phi.theta), valid, method.valid_draws, rng
+def _end_epoch(method: Method, state: State, valid: Tensor) -> tuple[State, Record]:
+    """Validate, decide what comes next, and hand over to the sampler where the warm-up ends."""
+    _check_health(method, state)
+    rows = _validate(method, state, valid)
+    after = next_epoch(method, state, rows.double().mean().item())
+    record = _record(method, state, after, rows)
+    if after.epoch == method.warmup:
+        after = after._replace(theta=method.sampler.init(after.theta.theta, after.rng))
+    return after, record
+
+
+def _check_health(method: Method, state: State) -> None:
+    if healthy(state):
+        return
+    name = "warmup_step" if state.epoch < method.warmup else "step"
+    size, largest = getattr(method, name), state.totals[3].item()
+    raise Diverged(
+        f"the chain diverged in epoch {state.epoch + 1}: the largest gradient was {largest:.3g} "
+        f"with {name} {size:g}; try {name} {size / 3:.2g}"
     )
-    score, spread = rows.log_likelihood.double().mean().item(), stderr(rows.log_likelihood)
-    collects = state.began is not None
-    if collects and method.collect_every.unit == "epoch":
-        state = _wait_or_collect(method, state)
-    elif not collects:
-        counts = epoch >= watched_from(method)
-        better = counts and score > state.best
-        settling = max(method.min_epochs, watched_from(method))
-        stale = 0 if better or epoch <= settling else state.stale + 1
-        # with nothing to collect, the last epoch is the end, but more of them may be asked for later
-        in_time = method.collect > 0 and epoch >= latest_start(method, n_data)
-        levelled = (stale >= method.patience and epoch >= settling) or in_time
-        state = state._replace(best=score if better else state.best, stale=stale, began=epoch if levelled else None)
-    record = Record(
-        epoch=epoch,
-        phase="collect" if collects else "burn-in",
+
+
+def _validate(method: Method, state: State, valid: Tensor) -> Tensor:
+    """The log-likelihood of each validation row, on a generator of its own."""
+    rng = generator(valid.device, method.seed, "valid")  # the same draws every epoch make epochs comparable
+    pair = Pair(method.model, state.theta.theta, method.proposal, state.phi.theta)
+    return method.estimator.validate(pair, valid, method.valid_draws, rng).log_likelihood
+
+
+def _record(method: Method, state: State, after: State, rows: Tensor) -> Record:
+    """The report of the epoch between these two states; `rows` are log-likelihoods of the validation rows."""
+    rows_seen, train, ess, largest = state.totals.tolist()
+    sampler, theta = mover(method, state.epoch).sampler, state.theta.theta
+    return Record(
+        epoch=after.epoch,
+        phase="burn-in" if state.began is None else "collect",
         train=train / rows_seen,
         ess=ess / rows_seen,
-        valid=score,
-        valid_stderr=spread,
+        valid=rows.double().mean().item(),
+        valid_stderr=stderr(rows),
         largest_gradient=largest,
-        collected=state.collected,
-        sampler={name: value.item() for name, value in mover(method, state.epoch).sampler.stats(state.theta).items()},
+        collected=after.collected,
+        sampler={name: value.item() for name, value in sampler.stats(state.theta).items()},
         norms=_norms(method.model, theta),
         predicted=_predicted(method, theta),
     )
-    if epoch == method.warmup:
-        state = state._replace(theta=method.sampler.init(theta, state.rng))
-    return state._replace(epoch=epoch, batch=0), record
 
 
 def keeps_sample(collected: int, planned: int, keep: int, window: int = 1) -> bool:

@@ -51,15 +51,15 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
 
 
 def rows_at(method: Method, train: Tensor, index: Tensor, rng: torch.Generator) -> Tensor:
-    """Some of the training rows, which are kept as bytes and widened as they are used."""
+    """Some of the training rows; they are stored as bytes and become floats here."""
     rows = train[index].float()
     return torch.bernoulli(rows / 255, generator=rng) if method.dynamic else rows
 
 
 def batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
-    """The rows in mini-batches of at most that size, all as long as each other but for one row.
+    """The rows in mini-batches of at most that size; their lengths differ by at most one row.
 
-    A short last batch would be as right in the mean, but its noise would heat the chain just before a sample is taken.
+    A short last batch would be right on average, but its noise would heat the chain just before a sample is taken.
     """
     return order.tensor_split(math.ceil(len(order) / size))
 

@@ -1,0 +1,73 @@
+"""The plain settings of training: numbers, each with what it does, and the checks on them.
+
+`Config` adds names and what a run folder needs; `Method` adds the objects that the names stand for. Nothing heavy is
+imported here, so that `doubly --help` is quick.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from doubly.core.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How long, how often and by which steps."""
+
+    step: float = 0.005
+    """The sampler's step for the mean log-likelihood of a row (the paper's gamma, per-batch learning rate)."""
+    phi_step: float = 3e-4
+    """Adam's step for the proposal."""
+    warmup: int = 0
+    """Epochs of Adam towards a mode before sampling starts; the chain then has `patience` epochs to leave it before
+    validation counts."""
+    warmup_step: float = 1e-3
+    """Adam's step during warm-up."""
+    batch: int = 100
+    """Rows in a mini-batch."""
+    theta_steps: int = 10
+    """Steps of the sampler on each mini-batch."""
+    phi_steps: int = 1
+    """Steps of the proposal after each step of the sampler."""
+    resample: bool = False
+    """Draw the latent variables afresh between the two updates, as the paper does; doubles the cost of a step."""
+    phi_first: bool = False
+    """Move the proposal before the weights in each step, as the reference implementation does."""
+    valid_draws: int = 100
+    """Draws for the validation log-likelihood after each epoch; with Gibbs chains, temperatures of annealing."""
+    patience: int = 10
+    """Collect samples once validation has not risen for this many epochs…"""
+    min_epochs: int = 10
+    """…but not before this many."""
+    epochs: int = 1000
+    """At most this many epochs in all, collecting included."""
+    collect: int = 100
+    """Samples of the weights to collect (the paper's M)."""
+    window: int = 1
+    """Average this many consecutive samples, and keep such averages in place of single samples."""
+    seed: int = 0
+    """Seed of every random number."""
+
+    def __post_init__(self) -> None:
+        for name in ("step", "phi_step", "warmup_step"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"{name} must be positive and finite, got {getattr(self, name)}")
+        for name in ("batch", "theta_steps", "valid_draws", "epochs", "window"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("phi_steps", "patience", "min_epochs", "collect", "warmup", "seed"):
+            if getattr(self, name) < 0:
+                raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
+        if self.collect and self.warmup >= self.epochs:
+            raise UserError(
+                f"a warm-up of {self.warmup} epochs leaves none of {self.epochs} to sample: "
+                "raise epochs or shorten warmup"
+            )
+        if self.collect and self.window > self.collect:
+            raise UserError(f"a window of {self.window} samples is never full with {self.collect}: raise collect")
+
+    def plain(self) -> dict[str, Any]:
+        """These settings by name, without what a subclass adds."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(Settings)}
