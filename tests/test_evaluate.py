@@ -29,7 +29,7 @@ from doubly.runs.build import build
 from doubly.runs.config import from_dict
 from doubly.runs.folder import Run
 from doubly.training.protocol import fit
-from doubly.training.state import init
+from doubly.training.state import State, init
 
 FIELDS: dict[str, Any] = {
     "data": "bars", "hidden": (6,), "epochs": 12, "collect": 6, "keep": 3, "theta_steps": 2, "batch": 300, "step": 0.05,
@@ -53,7 +53,7 @@ def second(tmp_path_factory) -> Run:
 # What is collected
 
 
-def samples(every: str, **fields) -> tuple[list[torch.Tensor], list[int], doubly.train.State]:
+def samples(every: str, **fields) -> tuple[list[torch.Tensor], list[int], State]:
     """The weights at each sample, the steps between them, and the last state of a fit that is watched from outside."""
     config = from_dict(FIELDS | {"collect_every": every} | fields)
     data = load(config.data)
