@@ -59,8 +59,7 @@ class Curve(EvaluateConfig):
 
     folder: RunFolder = ""
     over: Over = "samples"
-    """What varies: samples in the mean (M), draws of the evaluation (K), or training-draws (S). For the last, runs are
-    fitted into RUN/curves/."""
+    """samples in the mean (M), draws of the evaluation (K), or draws of training (S; fits runs in RUN/curves/)."""
     at: tuple[int, ...] = ()
     """The numbers to evaluate at; by default the means that the run has stored, or 1, 2, 5, 10 and so on."""
     json: bool = False

@@ -57,8 +57,7 @@ class Impute:
     of: Of = "ensemble"
     """Which weights: the posterior mean, an ensemble of samples, or the last sample."""
     method: ImputeMethod = "chain"
-    """chain: draws from the model given the observed values. paper: the paper's method, which does not correct for the
-    proposal."""
+    """chain: draws given the observed values. paper: the paper's method, which does not correct for the proposal."""
     sweeps: int = 100
     """Sweeps of each imputation chain."""
     refit: int = 100
