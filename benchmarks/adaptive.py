@@ -10,7 +10,8 @@ import time
 from typing import NamedTuple
 
 import doubly
-from doubly.analysis.evaluate import evaluate, paired
+from doubly.analysis.evaluate import evaluate
+from doubly.analysis.evaluation import paired
 from results import Table, record
 
 FIT = {"data": "digits", "hidden": (100,), "step": 0.02, "epochs": 60, "collect": 20, "theta_steps": 5, "threads": 1}
@@ -40,7 +41,8 @@ def main() -> None:
             start = time.perf_counter()
             found = evaluate(run.path, quiet=True, draws=MOST, **fields)
             seconds = time.perf_counter() - start
-            results.append(Result(name, found.facts["draws_used"], seconds, *paired(found.rows, truth)))
+            gap = paired(found.rows, truth)
+            results.append(Result(name, found.summary.draws_used, seconds, gap.difference, gap.difference_stderr))
     rows = [[r.name, f"{r.draws:.0f}", f"{r.seconds:.1f}", f"{r.difference:+.4f} ± {r.stderr:.4f}"] for r in results]
     table = Table(["draws", "for each row", "seconds", f"difference to {MANY:,} draws, nats"], rows)
     print(table)

@@ -18,7 +18,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from doubly.analysis.evaluate import Found, curve, evaluate, paired
+from doubly.analysis.evaluate import curve, evaluate
+from doubly.analysis.evaluation import Evaluation, paired
 from doubly.analysis.report.figures import BLUE, FAINT, GREEN, PURPLE, QUIET, TEXT, VERMILION, image_grid, weights
 from doubly.data import load
 from doubly.runs.fit import fit_config, resume
@@ -69,7 +70,7 @@ def stored(kind: str) -> dict[str, Any]:
 
 def points(folder: Path, over: str, values: tuple[int, ...], **question: Any) -> list[dict[str, float]]:
     found = curve(folder, over, values, **(REFIT | question))  # type: ignore[arg-type]
-    return [{name: point[name] for name in ("at", "log_likelihood", "stderr")} for point in found]
+    return [{name: point[name] for name in ("at", "log_likelihood", "stderr")} for point in found.to_json()]
 
 
 def finished() -> list[Path]:
@@ -164,15 +165,16 @@ def featured(prior: str) -> Run:
 def gain(folder: Path, rival: Path) -> dict[str, Any]:
     """Of each kind of weights, and how much it gains over the last draw; of the mean, over the optimiser's, too."""
     scored = {of: evaluate(folder, of=of, draws=DRAWS, **REFIT) for of in WEIGHTS}
-    found: dict[str, Any] = {of: {"log_likelihood": scored[of].facts["log_likelihood"]} for of in WEIGHTS}
+    found: dict[str, Any] = {of: {"log_likelihood": scored[of].summary.log_likelihood} for of in WEIGHTS}
     for of in ("mean", "ensemble"):
         found[of]["over last"] = over(scored[of], scored["last"])
     found["mean"]["over optimised"] = over(scored["mean"], evaluate(rival, of="last", draws=DRAWS, **REFIT))
     return found
 
 
-def over(one: Found, other: Found) -> list[float | None]:
-    return list(paired(one.rows, other.rows))
+def over(one: Evaluation, other: Evaluation) -> list[float | None]:
+    found = paired(one.rows, other.rows)
+    return [found.difference, found.difference_stderr]
 
 
 def gains() -> Table:

@@ -9,15 +9,16 @@ import time
 
 import torch
 
-from doubly.analysis.evaluate import paired
+from doubly.analysis.evaluation import paired
 from doubly.latents import LikelihoodConfig, RowLikelihoods
 from doubly.runs.folder import Run
 
 
 def line(found: RowLikelihoods, plain: RowLikelihoods, seconds: float) -> str:
-    gain, error = paired(found, plain)
+    gap = paired(found, plain)
     return (
-        f"{found.log_likelihood.mean():9.2f}  {gain:+.2f} ± {error or 0:.2f}  effective {found.ess.mean():.0f} "
+        f"{found.log_likelihood.mean():9.2f}  {gap.difference:+.2f} ± {gap.difference_stderr or 0:.2f}  "
+        f"effective {found.ess.mean():.0f} "
         f"(median {found.ess.median():.0f})  k̂ > 0.7: {(found.khat > 0.7).float().mean():.0%}  "
         f"noise of a row {found.noise.mean():.2f}  {seconds:.1f} CPU seconds"
     )

@@ -10,13 +10,11 @@ TARGET = Path(__file__).with_name("members.md")
 def page() -> str:
     """Every member of every registry, in tables."""
     lines = ["# What there is to choose from", "", "Made from the registries by `make docs`.", ""]
-    for title, members in registries().items():
-        if title in ("kernels", "versions"):
-            continue
+    for title, members in registries().members.items():
         lines += [f"## {title.capitalize()}", "", "| name | what it is | options |", "|---|---|---|"]
         for name, entry in members.items():
-            options = ", ".join(f"`{key}={value}`" for key, value in entry["options"].items())
-            about = entry["about"].replace("|", "\\|")
+            options = ", ".join(f"`{key}={value}`" for key, value in entry.options.items())
+            about = entry.about.replace("|", "\\|")
             lines.append(f"| `{name}` | {about} | {options} |")
         lines.append("")
     return "\n".join(lines)

@@ -39,10 +39,10 @@ def main(out: Path, epochs: int) -> None:
     for way, imputer in {"mean": SimpleImputer(), "10 nearest neighbours": KNNImputer(n_neighbors=10)}.items():
         means[way] = imputer.fit(digits.train.astype(float)).transform(hollow)
     for way, mean in means.items():
-        print(f"{way:24}{errors(mean, x, holes, binary=True)['error_rate']:6.1%} of {holes.sum()} hidden pixels wrong")
+        print(f"{way:24}{errors(mean, x, holes, binary=True).error_rate:6.1%} of {holes.sum()} hidden pixels wrong")
 
     lines = {"original": x, "left": np.where(holes, 0.4, x)}
-    lines |= {f"completion {i + 1}": rows for i, rows in enumerate(filled.draws[:4])} | {"expected": filled.mean}
+    lines |= {f"completion {i + 1}": rows for i, rows in enumerate(filled.completions[:4])} | {"expected": filled.mean}
     save(out, png(image_rows([rows[:SHOWN] for rows in lines.values()], list(lines), digits.shape)))
     print(f"picture: {out}")
 

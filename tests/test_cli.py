@@ -162,7 +162,7 @@ def test_every_chain_can_be_named_fitted_scored_and_sampled(model, proposal, hid
         (["--model", "gaussian"], "draws real numbers, but the data are 0 or 1"),
         (["--estimator", "gibbs", "--objective", "vimco"], "leave it out, or take estimator nais"),
         (["--estimator", "gibbs", "--model", "nade"], "Gibbs sampling needs sbn or darn layers"),
-        (["--objective", "iwae"], "the objective iwae needs real hidden layers"),
+        (["--objective", "iwae"], "the objective iwae needs real latent layers"),
         (["--objective", "vimco", "--draws", "1"], "needs at least 2"),
         (["--model", "normal,sbn"], "can only be the top of a model"),
         (["--model", "sbn,nade", "--proposal", "sbn,nade"], "2 layer types (sbn, nade) for 1 layers"),

@@ -15,8 +15,11 @@ import torch
 import doubly
 from doubly import cli
 from doubly.analysis.convergence import chance_rhat, ess_bulk, ess_tail, rhat, summarise
-from doubly.analysis.diagnose import diagnose, history, inference_data, temperature
+from doubly.analysis.diagnose import diagnose
+from doubly.analysis.inference_data import inference_data
 from doubly.analysis.report.figures import png, traces
+from doubly.analysis.temperature import temperature
+from doubly.analysis.traces import history
 from doubly.core.errors import UserError
 from doubly.runs.folder import Run
 from doubly.samplers import SGHMC, SGLD, SGNHT, Sampler, ScalarSGNHT, SplitSGNHT
@@ -171,6 +174,23 @@ def test_the_heat_of_the_noise_is_known_with_and_without_a_thermostat(sampler, n
     assert found.expected == pytest.approx(expected)
     assert found.noise == pytest.approx(without, abs=4 * 0.006 + 0.02)
     assert found.compatible == compatible
+
+
+class Warm(SGLD):
+    """A sampler of one's own that answers for itself: it has a momentum, no thermostat, and is always too cold."""
+
+    too_cold = "it was made so"
+
+    def expected_temperature(self) -> float:
+        return 2.0
+
+
+def test_a_sampler_of_one_s_own_says_what_its_temperature_should_be():
+    found = temperature(Warm(), {"temperature": summarise(autoregressive(0, 1, 100))})
+    assert found is not None
+    assert (found.expected, found.noise) == (2.0, found.mean)
+    assert found.text().endswith(": below 2, which Euler's friction makes of 1; it was made so")
+    assert found.to_json().keys() == {"mean", "mcse", "expected", "noise", "compatible"}
 
 
 def test_without_momentum_there_is_no_temperature():
@@ -335,11 +355,11 @@ def test_arviz_gets_the_weights_and_the_traces(run, second, tmp_path):
 
 def test_arviz_needs_as_many_draws_of_each_chain(run, second):
     one, other = run.posterior(), second.posterior()
-    other.kept.pop()
+    other.thetas.pop()
     one.others = [other]
     with pytest.raises(UserError, match="as many draws of each chain, got 3, 2"):
         one.to_arviz()
-    other.kept.clear()
+    other.thetas.clear()
     with pytest.raises(UserError, match="kept no samples"):
         other.to_arviz()
 

@@ -1,4 +1,4 @@
-"""Questions to runs: what is collected is what it says, the answers fit together, and asking changes nothing."""
+"""Evaluating runs: what is collected is what it says, results fit together, and evaluating changes no run."""
 
 import dataclasses
 import hashlib
@@ -17,8 +17,9 @@ import torch
 
 import doubly
 from doubly import cli
-from doubly.analysis import evaluate as judge
 from doubly.analysis.config import EvaluateConfig
+from doubly.analysis.evaluate import _advice, compare, curve, evaluate
+from doubly.analysis.evaluation import FiledEvaluation, paired
 from doubly.cli import parser
 from doubly.core.cache import NoCache
 from doubly.core.errors import UserError
@@ -28,7 +29,7 @@ from doubly.runs.build import build
 from doubly.runs.config import from_dict
 from doubly.runs.folder import Run
 from doubly.training.protocol import fit
-from doubly.training.state import init
+from doubly.training.state import State, init
 
 FIELDS: dict[str, Any] = {
     "data": "bars", "hidden": (6,), "epochs": 12, "collect": 6, "keep": 3, "theta_steps": 2, "batch": 300, "step": 0.05,
@@ -41,18 +42,18 @@ STEPS = 2 * math.ceil(len(load("bars").train) / 300)  # in an epoch
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
-    return doubly.fit(tmp_path_factory.mktemp("judge") / "run", quiet=True, **FIELDS)
+    return doubly.fit(tmp_path_factory.mktemp("evaluate") / "run", quiet=True, **FIELDS)
 
 
 @pytest.fixture(scope="module")
 def second(tmp_path_factory) -> Run:
-    return doubly.fit(tmp_path_factory.mktemp("judge") / "second", quiet=True, **FIELDS, seed=1)
+    return doubly.fit(tmp_path_factory.mktemp("evaluate") / "second", quiet=True, **FIELDS, seed=1)
 
 
 # What is collected
 
 
-def samples(every: str, **fields) -> tuple[list[torch.Tensor], list[int], doubly.train.State]:
+def samples(every: str, **fields) -> tuple[list[torch.Tensor], list[int], State]:
     """The weights at each sample, the steps between them, and the last state of a fit that is watched from outside."""
     config = from_dict(FIELDS | {"collect_every": every} | fields)
     data = load(config.data)
@@ -188,43 +189,52 @@ def test_rows_of_a_file_are_scored_like_those_of_a_split(run, tmp_path, capsys):
 
 
 def test_a_comparison_pairs_the_rows(run, second):
-    ranked = judge.compare([run.path, second.path], quiet=True, draws=10, refit=1)
-    rows = {folder: judge.evaluate(folder, quiet=True, draws=10, refit=1).rows.log_likelihood.double().numpy()
+    ranked = compare([run.path, second.path], quiet=True, draws=10, refit=1)
+    rows = {folder: evaluate(folder, quiet=True, draws=10, refit=1).rows.log_likelihood.double().numpy()
             for folder in (str(run.path), str(second.path))}  # fmt: skip
-    best, other = ranked
-    gap = rows[other["run"]] - rows[best["run"]]
-    assert best["log_likelihood"] >= other["log_likelihood"]
-    assert best["difference"] == best["difference_stderr"] == 0
-    assert other["difference"] == pytest.approx(gap.mean())
-    assert other["difference_stderr"] == pytest.approx(gap.std(ddof=1) / np.sqrt(len(gap)))
+    best, other = ranked.runs
+    gap = rows[other.run] - rows[best.run]
+    assert best.evaluation.summary.log_likelihood >= other.evaluation.summary.log_likelihood
+    assert best.to_best.difference == best.to_best.difference_stderr == 0
+    assert other.to_best.difference == pytest.approx(gap.mean())
+    assert other.to_best.difference_stderr == pytest.approx(gap.std(ddof=1) / np.sqrt(len(gap)))
+    (first, second_line), listed = ranked.text().splitlines(), ranked.to_json()
+    assert first.startswith(best.run)
+    assert first.endswith("best")
+    assert f"{other.to_best.difference:.3f} ± {other.to_best.difference_stderr:.3f}" in second_line
+    assert [one["run"] for one in listed] == [best.run, other.run]
+    assert listed[1]["difference"] == other.to_best.difference
+    assert listed[1]["log_likelihood"] == other.evaluation.summary.log_likelihood
 
 
 def test_curves_pass_through_the_evaluations(run):
-    over_samples = judge.curve(run.path, "samples", quiet=True, draws=10, refit=1)
-    assert [point["at"] for point in over_samples] == [1, 2, 6]
-    whole = judge.evaluate(run.path, quiet=True, draws=10, refit=1).facts
-    assert over_samples[-1]["log_likelihood"] == whole["log_likelihood"]
-    over_draws = judge.curve(run.path, "draws", quiet=True, draws=10, refit=1)
-    assert [point["at"] for point in over_draws] == [1, 2, 5, 10]
-    assert over_draws[-1]["log_likelihood"] == whole["log_likelihood"]
-    assert json.loads((run.path / "evaluations" / "curve-over-draws.json").read_text()) == over_draws
+    over_samples = curve(run.path, "samples", quiet=True, draws=10, refit=1)
+    assert [point.at for point in over_samples.points] == [1, 2, 6]
+    whole = evaluate(run.path, quiet=True, draws=10, refit=1).summary
+    assert over_samples.points[-1].evaluation.summary == whole
+    over_draws = curve(run.path, "draws", quiet=True, draws=10, refit=1)
+    assert [point.at for point in over_draws.points] == [1, 2, 5, 10]
+    assert over_draws.points[-1].evaluation.summary == whole
+    filed = json.loads((run.path / "evaluations" / "curve-over-draws.json").read_text())
+    assert filed == over_draws.to_json()
+    assert [(point["at"], point["draws"]) for point in filed] == [(1, 1), (2, 2), (5, 5), (10, 10)]
 
 
 def test_a_curve_over_training_draws_fits_each_run_once(run):
-    judge.curve(run.path, "training-draws", [1, 5], quiet=True, draws=10, refit=1)
+    curve(run.path, "training-draws", [1, 5], quiet=True, draws=10, refit=1)
     fitted = run.path / "curves" / "training-draws-1"
     assert Run(fitted).config == from_dict(FIELDS | {"draws": 1})
     before = state_of(fitted)
-    judge.curve(run.path, "training-draws", [1, 5], quiet=True, draws=10, refit=1)
+    curve(run.path, "training-draws", [1, 5], quiet=True, draws=10, refit=1)
     assert state_of(fitted) == before
 
 
 @pytest.mark.parametrize("objective", ["wake", "sleep", "wake-sleep"])
 def test_the_proposal_is_refitted_as_asked(run, objective):
     """However it is fitted, the answer is a bound on the same number: within its error of that with many more draws."""
-    few = judge.evaluate(run.path, quiet=True, of="last", draws=50, refit=20, refit_objective=objective)
-    many = judge.evaluate(run.path, quiet=True, of="last", draws=5000, refit=20, refit_objective=objective)
-    assert few.facts["log_likelihood"] <= many.facts["log_likelihood"] + 4 * few.facts["draw_error"]
+    few = evaluate(run.path, quiet=True, of="last", draws=50, refit=20, refit_objective=objective)
+    many = evaluate(run.path, quiet=True, of="last", draws=5000, refit=20, refit_objective=objective)
+    assert few.summary.log_likelihood <= many.summary.log_likelihood + 4 * few.summary.draw_error
     (file,) = (run.path / "posterior").glob(f"proposal-*-20-{objective}.safetensors")
     others = [other for other in (run.path / "posterior").glob("proposal-*-20-*.safetensors") if other != file]
     fitted = safetensors.torch.load_file(file)["phi"]
@@ -237,26 +247,60 @@ def test_annealing_is_a_second_opinion(run):
     10,000 draws leave a bias of 1 / (2 effective draws), some 1e-4; annealing one of half the variance of its log mean
     weight, which the gap between its own bounds tells.
     """
-    found = judge.evaluate(run.path, quiet=True, draws=10_000, refit=20, ais=200, ais_rows=100).facts["annealed"]
-    low = max(found["gap_on_simulated_rows"], 0) + 4 * found["gap_stderr"]
-    assert abs(found["above_score"]) <= 4 * found["above_score_stderr"] + low
+    found = evaluate(run.path, quiet=True, draws=10_000, refit=20, ais=200, ais_rows=100).annealed
+    assert found is not None
+    assert found.gap_stderr is not None
+    assert found.above_score is not None
+    assert found.above_score_stderr is not None
+    low = max(found.gap_on_simulated_rows, 0) + 4 * found.gap_stderr
+    assert abs(found.above_score) <= 4 * found.above_score_stderr + low
     assert low < 0.1
+
+
+def test_results_of_earlier_versions_are_read():
+    """What is called ess was called effective, NaN became null, and a file of something else is no evaluation."""
+    fields: dict[str, Any] = {"log_likelihood": -9.0, "stderr": 0.1, "draws": 20, "split": "test", "of": "mean"}
+    older = FiledEvaluation.from_json(fields | {"effective": 2.5, "n": 500})
+    assert (
+        older == FiledEvaluation.from_json(fields | {"ess": 2.5}) == FiledEvaluation(-9.0, 0.1, 20, 2.5, "test", "mean")
+    )
+    unknown = FiledEvaluation.from_json(fields | {"ess": 2.5, "log_likelihood": None})
+    assert unknown is not None
+    assert math.isnan(unknown.log_likelihood)
+    assert FiledEvaluation.from_json({"log_likelihood": -9.0}) is None
+
+
+def test_an_evaluation_is_filed_as_it_is_printed(run, capsys):
+    found = evaluate(run.path, quiet=True, draws=10, refit=1)
+    cli.main(["evaluate", str(run.path), "--draws", "10", "--refit", "1", "--json"])
+    printed = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert (
+        printed == found.to_json() == json.loads((run.path / "evaluations" / "test-mean-10-refit-1.json").read_text())
+    )
+    assert list(printed)[:7] == ["log_likelihood", "stderr", "draw_error", "ess", "unreliable", "draws_used", "n"]
+    others = {"epoch", "collected", "chains", "exact", "split", "draws", "of", "samples", "adaptive", "refit",
+              "refit_objective", "refine", "ais", "ais_rows", "ais_chains", "seed", "truth"}  # fmt: skip
+    assert set(list(printed)[7:]) - {"advice"} == others
+    assert printed["truth"] == found.truth
+    line, *_ = found.text().splitlines()
+    assert line.startswith(f"log-likelihood of 500 test rows: {found.summary.log_likelihood:.3f} ± ")
+    assert "rows of x.csv" in dataclasses.replace(found, file="x.csv").text()
 
 
 def test_a_refined_score_is_of_the_same_likelihood_with_more_effective_draws(run):
     """Both estimate log p(x), with a bias of 1 / (2 effective draws) each: their mean difference is within 4 errors."""
     how: dict[str, Any] = {"draws": 2000, "refit": 0, "quiet": True}
-    plain, refined = judge.evaluate(run.path, **how), judge.evaluate(run.path, refine=100, **how)
-    found = judge.paired(refined.rows, plain.rows)
-    assert refined.facts["ess"] > 1.2 * plain.facts["ess"] > 100
+    plain, refined = evaluate(run.path, **how), evaluate(run.path, refine=100, **how)
+    found = paired(refined.rows, plain.rows)
+    assert refined.summary.ess > 1.2 * plain.summary.ess > 100
     assert found.difference_stderr is not None
-    assert abs(found.difference) <= 4 * found.difference_stderr + 1 / plain.facts["ess"]
+    assert abs(found.difference) <= 4 * found.difference_stderr + 1 / plain.summary.ess
     assert (run.path / "evaluations" / "test-mean-2000-refit-0-refine-100.json").exists()
 
 
 def test_advice_names_what_can_be_done_and_was_not(run, tmp_path):
     def advice(there: Run, **asked: Any) -> list[str]:
-        return judge._advice(EvaluateConfig(**asked), there.posterior())
+        return _advice(EvaluateConfig(**asked), there.posterior())
 
     ordered = doubly.fit(
         tmp_path / "nade", quiet=True, **FIELDS | {"model": "nade", "proposal": "nade", "epochs": 2, "collect": 1}
@@ -265,7 +309,7 @@ def test_advice_names_what_can_be_done_and_was_not(run, tmp_path):
     assert advice(run, refine=10, of="ensemble") == advice(run, refine=10, ais=10) == advice(ordered)
     assert advice(ordered) == ["more --draws", "a longer --refit"]
     with pytest.raises(UserError, match="NADE layers cannot be refined"):
-        judge.evaluate(ordered.path, refine=10, refit=10**9, quiet=True)  # refused before it is fitted
+        evaluate(ordered.path, refine=10, refit=10**9, quiet=True)  # refused before it is fitted
 
 
 def test_annealing_that_is_stopped_goes_on_after_the_rows_that_are_done(run, monkeypatch):
@@ -301,9 +345,7 @@ def test_an_evaluation_that_is_stopped_goes_on_where_it_was(run, tmp_path):
     x = load("bars").test[:60]
     np.savetxt(tmp_path / "x.csv", x, fmt="%d", delimiter=",")
     how = {"draws": 20_000, "refit": 1, "memory": 0.5, "threads": 1}
-    judge.evaluate(
-        run.path, x=x, quiet=True, **how | {"draws": 1}
-    )  # the proposal is fitted, so that scoring is told first
+    evaluate(run.path, x=x, quiet=True, **how | {"draws": 1})  # the proposal is fitted, so that scoring is told first
     flags = [part for name, value in how.items() for part in (f"--{name}", str(value))]
     process = subprocess.Popen(
         [sys.executable, "-m", "doubly", "evaluate", str(run.path), "--input", str(tmp_path / "x.csv"), *flags],
@@ -317,9 +359,9 @@ def test_an_evaluation_that_is_stopped_goes_on_where_it_was(run, tmp_path):
     assert process.returncode == 128 + signal.SIGTERM
     assert "goes on from there" in said.splitlines()[-1]
     (left,) = (run.path / "evaluations").glob("unfinished-*")
-    resumed = judge.evaluate(run.path, x=x, quiet=True, **how)
+    resumed = evaluate(run.path, x=x, quiet=True, **how)
     assert not left.exists(), "it was taken up and finished"
-    afresh = judge.evaluate(run.path, x=x, quiet=True, **how)
+    afresh = evaluate(run.path, x=x, quiet=True, **how)
     torch.testing.assert_close(resumed.rows, afresh.rows, rtol=0, atol=0, equal_nan=True)
 
 

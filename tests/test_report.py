@@ -13,6 +13,7 @@ from matplotlib.image import imread
 
 import doubly
 from doubly import cli
+from doubly.analysis.evaluation import FiledEvaluation
 from doubly.analysis.report import _result, figures, make
 from doubly.analysis.report.files import WRITERS, save_rows
 from doubly.cli import parser
@@ -126,8 +127,8 @@ def test_tables_are_not_shown_as_pictures(tmp_path, capsys):
 
 
 def test_nothing_hidden_is_exact():
-    score = {"log_likelihood": -9.0, "stderr": 0.1, "draws": 20, "ess": 1.0, "split": "test", "of": "mean"}
-    assert _result(score | {"truth": -8.5}, exact=True).how == "mean, exact; truth -8.50"
+    found = FiledEvaluation(log_likelihood=-9.0, stderr=0.1, draws=20, ess=1.0, split="test", of="mean", truth=-8.5)
+    assert _result(found, exact=True).how == "mean, exact; truth -8.50"
     assert figures.health([record(1, -9.0)], draws=1) == {}
 
 
@@ -150,6 +151,9 @@ def test_run_without_epochs_says_so(tmp_path):
 def test_other_evaluations_are_told_in_words_and_damaged_ones_refused(tmp_path):
     run = doubly.fit(tmp_path / "run", data="bars", hidden=(4,), **FIT)
     (run.path / "evaluations").mkdir()
+    older = {"log_likelihood": -9.0, "stderr": 0.1, "draws": 20, "effective": 1.5, "split": "test", "of": "mean"}
+    (run.path / "evaluations" / "older.json").write_text(json.dumps(older))
+    assert re.search(r"test log-likelihood +-9.00 ± 0.10 +\(mean, K=20, 1.5 effective\)", make(run.path)[0])
     (run.path / "evaluations" / "imputed.json").write_text('{"accuracy": 0.912345, "n": 3}')
     assert re.search("imputed +accuracy 0.9123, n 3", make(run.path)[0])
     (run.path / "evaluations" / "broken.json").write_text('{"accuracy": ')

@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from doubly import cli
-from doubly.analysis import evaluate as judge
 from doubly.analysis.config import EvaluateConfig
+from doubly.analysis.evaluate import anneal
 from doubly.core.errors import UserError
 from doubly.layers.autoregressive import Autoregressive
-from doubly.paper import reproduce, tables
+from doubly.paper import budget, reproduce, result, tables
 from doubly.paper.recipes import RECOMMENDED, Recipe, recipes, with_recommended
+from doubly.paper.result import RowResult
 from doubly.runs.build import Facts, build
 from doubly.runs.fit import fit_config
 from doubly.runs.folder import Run
@@ -38,6 +39,14 @@ PAPER = {  # the rows that the method owns, and the baselines beside them
     "caltech-fvsbn-alone": -96.4, "mnist-vae-50": -86.93, "mnist-vae-50-vae": -88.83, "mnist-vae-50-iwae": -87.63,
     "omniglot-vae-50": -106.1, "omniglot-vae-50-vae": -107.62, "omniglot-vae-50-iwae": -106.12,
 }  # fmt: skip
+
+
+KEYS = [  # of a result's file, on which the page and its readers rely
+    "name", "table", "label", "preset", "published", "log_likelihood", "stderr", "annealed", "by_draws", "draw_error",
+    "of", "draws", "draws_of_the_recipe", "refit", "refine", "ess", "unreliable_share", "samples",
+    "samples_of_the_paper", "cut", "epochs", "steps", "valid_last", "hours", "training_hours", "cores", "threads",
+    "seed", "versions", "data_sha256", "config", "commit",
+]  # fmt: skip
 
 
 def test_every_row_has_its_recipe():
@@ -70,7 +79,7 @@ def test_a_recipe_with_the_recommended_settings_can_be_built(name):
 
 def only(monkeypatch, recipe: Recipe) -> None:
     """No other recipe is known."""
-    for module in (reproduce, tables):
+    for module in (reproduce, result, tables):
         monkeypatch.setattr(module, "recipes", lambda: {recipe.name: recipe})
 
 
@@ -103,6 +112,7 @@ def test_a_row_within_a_budget_is_cut_and_says_so(small, monkeypatch, tmp_path, 
     assert found["config"]["epochs"] == run.config.epochs == found["epochs"]
     assert math.isfinite(found["log_likelihood"])
     assert found == json.loads((tmp_path / "results" / "small.json").read_text())
+    assert list(found) == KEYS
     page = (tmp_path / "r.md").read_text()
     assert f"| small | `small` | -5.58 | {found['log_likelihood']:.2f} ± {found['stderr']:.2f} |" in page
     assert "cut |" in page
@@ -114,10 +124,10 @@ def test_a_row_that_is_made_again_goes_on_with_its_run(small, monkeypatch, tmp_p
     short = dataclasses.replace(small, config=dataclasses.replace(small.config, epochs=6))
     only(monkeypatch, short)
     first = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", quiet=True)
-    assert not first["cut"], "the recipe itself has so few epochs"
+    assert not first.cut, "the recipe itself has so few epochs"
     checkpoint = Run(tmp_path / "runs" / "small").checkpoint.read_bytes()
     again = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", quiet=True)
-    assert again["log_likelihood"] == first["log_likelihood"]
+    assert again.log_likelihood == first.log_likelihood
     assert Run(tmp_path / "runs" / "small").checkpoint.read_bytes() == checkpoint
 
 
@@ -125,8 +135,8 @@ def test_a_budget_is_never_too_short_for_a_sample(small, monkeypatch, tmp_path):
     rarely = dataclasses.replace(small, config=dataclasses.replace(small.config, collect_every="10epochs"))
     only(monkeypatch, rarely)
     found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", budget=0.01, quiet=True)
-    assert found["cut"]
-    assert found["samples"] == 1
+    assert found.cut
+    assert found.samples == 1
 
 
 def test_the_times_of_a_draw_and_of_a_pass_are_measured_beside_all_else(small, monkeypatch, tmp_path):
@@ -136,17 +146,17 @@ def test_the_times_of_a_draw_and_of_a_pass_are_measured_beside_all_else(small, m
     """
     run = fit_config(dataclasses.replace(small.config, epochs=1, collect=1), tmp_path / "run", quiet=True)
 
-    def trial(run: Run, question: EvaluateConfig, draws: int, passes: int = 0, refine: int = 0) -> float:
-        return 3 + 7 * passes + 1e-6 * reproduce.FEW_ROWS * draws + 0.5 * refine
+    def trial(run: Run, settings: EvaluateConfig, draws: int, passes: int = 0, refine: int = 0) -> float:
+        return 3 + 7 * passes + 1e-6 * budget.FEW_ROWS * draws + 0.5 * refine
 
-    monkeypatch.setattr(reproduce, "_trial", trial)
-    question = dataclasses.replace(small.question, draws=100_000)
-    assert reproduce._seconds_a_draw(run, question) == pytest.approx(1e-6 * len(run.data().test), rel=1e-3)
-    assert reproduce._seconds_a_pass(run, question) == pytest.approx(7)
-    assert reproduce._seconds_of_refining(run, question) == 0, "it is not asked for"
-    refined, share = dataclasses.replace(question, refine=20), len(run.data().test) / reproduce.FEW_ROWS
-    assert reproduce._seconds_of_refining(run, refined) == pytest.approx(10 * share)
-    soon, later = (reproduce._within(time.monotonic() + 10 * share * factor, run, refined) for factor in (1.5, 3))
+    monkeypatch.setattr(budget, "_trial", trial)
+    settings = dataclasses.replace(small.evaluation, draws=100_000)
+    assert budget._seconds_a_draw(run, settings) == pytest.approx(1e-6 * len(run.data().test), rel=1e-3)
+    assert budget._seconds_a_pass(run, settings) == pytest.approx(7)
+    assert budget._seconds_of_refining(run, settings) == 0, "it is not asked for"
+    refined, share = dataclasses.replace(settings, refine=20), len(run.data().test) / budget.FEW_ROWS
+    assert budget._seconds_of_refining(run, refined) == pytest.approx(10 * share)
+    soon, later = (budget.within(time.monotonic() + 10 * share * factor, run, refined) for factor in (1.5, 3))
     assert (soon.refine, later.refine) == (0, 20), "not if it takes more than half of the time"
 
 
@@ -154,9 +164,9 @@ def test_a_refit_comes_out_of_the_time_for_training(small, monkeypatch, tmp_path
     """Passes that are said to take an hour leave nothing but what a sample takes; those that take no time, all."""
     config, epochs = dataclasses.replace(small.config, epochs=100_000, collect=10_000), []
     for seconds in (3600.0, 0.0):
-        monkeypatch.setattr(reproduce, "_seconds_a_pass", lambda run, question, seconds=seconds: seconds)
+        monkeypatch.setattr(budget, "_seconds_a_pass", lambda run, settings, seconds=seconds: seconds)
         folder = tmp_path / str(seconds)
-        epochs.append(len(reproduce._train(config, folder, 3.0, small.question, quiet=True).metrics()))
+        epochs.append(len(budget.train(config, folder, 3.0, small.evaluation, quiet=True).metrics()))
     assert epochs[0] < epochs[1]
 
 
@@ -165,8 +175,8 @@ def test_a_budget_leaves_a_finished_run_as_it_is(small, monkeypatch, tmp_path):
     only(monkeypatch, short)
     first = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", quiet=True)
     again = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", budget=5, quiet=True)
-    assert again["config"] == first["config"]
-    assert not again["cut"]
+    assert again.config == first.config
+    assert not again.cut
     proposals = list((tmp_path / "runs" / "small" / "posterior").glob("proposal*"))
     assert len(proposals) == 1, "the proposal that was fitted to see how long scoring takes is the one that scores"
 
@@ -175,13 +185,13 @@ def test_a_row_that_was_cut_goes_on_to_its_end_without_a_budget(small, tmp_path)
     """What it collected before validation had levelled off is forgotten, and it waits again."""
     index = tmp_path / "results", tmp_path / "runs"
     first = reproduce.reproduce("small", *index, budget=0.01, quiet=True)
-    assert first["cut"]
-    assert 0 < first["samples"] < small.config.collect
+    assert first.cut
+    assert 0 < first.samples < small.config.collect
     whole = reproduce.reproduce("small", *index, quiet=True)
-    assert whole["samples"] == small.config.collect
-    assert whole["config"]["epochs"] == small.config.epochs
-    assert not whole["cut"]
-    assert whole["hours"] > whole["training_hours"] > first["training_hours"]
+    assert whole.samples == small.config.collect
+    assert whole.config.epochs == small.config.epochs
+    assert not whole.cut
+    assert whole.hours > whole.training_hours > first.training_hours
     run = Run(tmp_path / "runs" / "small")
     assert [record["phase"] for record in run.metrics()][-small.config.collect - 1 :] == ["burn-in", *["collect"] * 4]
     posterior = run.posterior()
@@ -198,9 +208,9 @@ def test_a_plan_with_more_epochs_waits_for_what_was_collected_early(small, tmp_p
         assert state is not None
         return state.began
 
-    reproduce._plan(run, small.config, 12)  # in which collecting would start after 8 epochs, which are over
+    budget._plan(run, small.config, 12)  # in which collecting would start after 8 epochs, which are over
     assert began() == 4
-    reproduce._plan(run, small.config, 13)
+    budget._plan(run, small.config, 13)
     assert began() is None
     assert not list((run.path / "posterior").glob("mean-*"))
 
@@ -208,33 +218,34 @@ def test_a_plan_with_more_epochs_waits_for_what_was_collected_early(small, tmp_p
 def test_an_optimiser_that_was_cut_goes_on_too(small, monkeypatch, tmp_path):
     """It has nothing to collect, and ends where validation has levelled off or its epochs are over."""
     config = preset("rws", data="bars", hidden=(6,), epochs=30, collect=0, patience=30, threads=1)
-    optimised = dataclasses.replace(small, config=config, question=dataclasses.replace(small.question, of="last"))
+    optimised = dataclasses.replace(small, config=config, evaluation=dataclasses.replace(small.evaluation, of="last"))
     only(monkeypatch, optimised)
     index = tmp_path / "results", tmp_path / "runs"
     first = reproduce.reproduce("small", *index, budget=0.01, quiet=True)
-    assert first["cut"]
-    assert first["epochs"] < 30
+    assert first.cut
+    assert first.epochs < 30
     whole = reproduce.reproduce("small", *index, quiet=True)
-    assert not whole["cut"]
-    assert whole["epochs"] == 30
+    assert not whole.cut
+    assert whole.epochs == 30
 
 
 def test_a_row_may_be_annealed_and_that_is_its_value(small, monkeypatch, tmp_path):
     asked = EvaluateConfig(draws=50, refit=2, ais=30, ais_chains=2, ais_rows=10_000)
     gibbs = dataclasses.replace(
-        small, config=dataclasses.replace(small.config, estimator="gibbs", epochs=6), question=asked
+        small, config=dataclasses.replace(small.config, estimator="gibbs", epochs=6), evaluation=asked
     )
     only(monkeypatch, gibbs)
     found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
-    annealed = found["annealed"]
-    assert found["log_likelihood"] == annealed["log_likelihood"] != found["by_draws"]
-    assert found["stderr"] == annealed["stderr"]
-    assert (annealed["temperatures"], annealed["chains"]) == (30, 2)
-    assert annealed["n"] == len(Run(tmp_path / "runs" / "small").data().test)
+    annealed = found.annealed
+    assert annealed is not None
+    assert found.log_likelihood == annealed.found.log_likelihood != found.by_draws
+    assert found.stderr == annealed.found.stderr
+    assert (annealed.temperatures, annealed.chains) == (30, 2)
+    assert annealed.found.n == len(Run(tmp_path / "runs" / "small").data().test)
     with pytest.raises(UserError, match="is annealed as it is made"):
         reproduce.add_annealed("small", tmp_path / "results", tmp_path / "runs")
-    assert f"by K draws {found['by_draws']:.2f}" in tables.page(tmp_path / "results")
-    assert f"{annealed['log_likelihood']:.2f} ±" in tables.page(tmp_path / "results")
+    assert f"by K draws {found.by_draws:.2f}" in tables.page(tmp_path / "results")
+    assert f"{annealed.found.log_likelihood:.2f} ±" in tables.page(tmp_path / "results")
 
 
 def test_annealing_is_added_to_a_row_whose_value_stays(small, monkeypatch, tmp_path, capsys):
@@ -247,20 +258,22 @@ def test_annealing_is_added_to_a_row_whose_value_stays(small, monkeypatch, tmp_p
     cli.main(["reproduce", "small", "--anneal", "--threads", "1", *index])
     after = json.loads((tmp_path / "results" / "small.json").read_text())
     annealed = after.pop("annealed")
-    assert after == {name: value for name, value in json.loads(json.dumps(before)).items() if name != "annealed"}
+    assert after == {name: value for name, value in before.to_json().items() if name != "annealed"}
     assert annealed["n"] == len(Run(tmp_path / "runs" / "small").data().test)
-    alone = judge.anneal(tmp_path / "runs" / "small", True, ais=50, ais_chains=1, ais_rows=10_000, threads=1)
-    assert alone.items() <= annealed.items()
+    alone = anneal(tmp_path / "runs" / "small", True, ais=50, ais_chains=1, ais_rows=10_000, threads=1)
+    assert annealed == {"temperatures": 50, "chains": 1} | alone.to_json()
     assert f"| {annealed['log_likelihood']:.2f} ±" in (tmp_path / "page").read_text()
     assert f"annealed {annealed['log_likelihood']:.2f}" in capsys.readouterr().out
     again = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
-    assert again["annealed"] == annealed, "the weights are the same"
-    for other in ({"epochs": before["epochs"] - 1}, {"valid_last": before["valid_last"] - 1e-6}):
-        (tmp_path / "results" / "small.json").write_text(json.dumps(again | other))
+    assert again.annealed is not None, "the weights are the same"
+    assert again.annealed.to_json() == annealed
+    other: dict[str, Any]
+    for other in ({"epochs": before.epochs - 1}, {"valid_last": before.valid_last - 1e-6}):
+        dataclasses.replace(again, **other).save(tmp_path / "results" / "small.json")
         with pytest.raises(UserError, match=r"is not of .* as it is now"):
             reproduce.add_annealed("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
         anew = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
-        assert anew["annealed"] is None, "that was said of other weights"
+        assert anew.annealed is None, "that was said of other weights"
     with pytest.raises(UserError, match=r"the run behind .* is not in"):
         reproduce.add_annealed("small", tmp_path / "results", tmp_path / "elsewhere", threads=1, quiet=True)
 
@@ -273,7 +286,7 @@ def test_the_time_that_annealing_takes_is_foreseen(small, monkeypatch, tmp_path)
         clock[0] += len(x) * how.temperatures * how.chains
 
     monkeypatch.setattr("doubly.posterior.store.Posterior.anneal", anneal)
-    monkeypatch.setattr(reproduce.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(budget.time, "monotonic", lambda: clock[0])
     loaded = Run.data
 
     def slow_data(self):
@@ -281,12 +294,12 @@ def test_the_time_that_annealing_takes_is_foreseen(small, monkeypatch, tmp_path)
         return loaded(self)
 
     monkeypatch.setattr(Run, "data", slow_data)
-    asked = dataclasses.replace(small.question, ais=200, ais_chains=3, ais_rows=20)
-    assert reproduce._seconds_of_annealing(run, small.question) == 0
+    asked = dataclasses.replace(small.evaluation, ais=200, ais_chains=3, ais_rows=20)
+    assert budget._seconds_of_annealing(run, small.evaluation) == 0
     # 20 rows, and as many of the model up and down
-    assert reproduce._seconds_of_annealing(run, asked) == pytest.approx((20 + 40) * 200 * 3)
+    assert budget._seconds_of_annealing(run, asked) == pytest.approx((20 + 40) * 200 * 3)
     every = dataclasses.replace(asked, ais_rows=10**6)
-    assert reproduce._seconds_of_annealing(run, every) == pytest.approx((len(run.data().test) + 200) * 200 * 3)
+    assert budget._seconds_of_annealing(run, every) == pytest.approx((len(run.data().test) + 200) * 200 * 3)
 
 
 def test_a_run_of_other_settings_is_not_taken_for_the_row(small, tmp_path):
@@ -305,12 +318,12 @@ def test_whether_waiting_ended_too_early_is_seen_from_the_metrics(scores, hurrie
     metrics: list[dict[str, Any]] = [
         {"epoch": i, "phase": "burn-in", "valid": float(score)} for i, score in enumerate(scores, start=1)
     ]
-    assert reproduce._hurried(method, metrics, 100) == hurried
-    assert not reproduce._hurried(dataclasses.replace(method, epochs=len(scores)), metrics, 100), "all there were"
+    assert budget.hurried(method, metrics, 100) == hurried
+    assert not budget.hurried(dataclasses.replace(method, epochs=len(scores)), metrics, 100), "all there were"
     before: list[dict[str, Any]] = [{"epoch": i, "phase": "burn-in", "valid": 9.0} for i in (1, 2, 3)]
     later = [record | {"epoch": record["epoch"] + 3} for record in metrics]
     warmed = dataclasses.replace(method, warmup=2, min_epochs=5)
-    assert reproduce._hurried(warmed, before + later, 100) == hurried, "to warm up and to leave the mode is no waiting"
+    assert budget.hurried(warmed, before + later, 100) == hurried, "to warm up and to leave the mode is no waiting"
 
 
 def test_an_epoch_during_which_the_process_was_stopped_counts_as_the_others():
@@ -325,32 +338,42 @@ def test_a_result_that_is_none_is_named(small, tmp_path):
 
 def test_a_result_says_in_what_it_differs_from_its_recipe(small, tmp_path):
     found = reproduce.reproduce("small", tmp_path, tmp_path / "runs", budget=0.01, quiet=True)
-    assert tables.marks(found) == ["cut"]
-    changed = {"cut": False, "refit": [7, "sleep"], "config": found["config"] | {"step": 0.1, "epochs": 3}}
-    assert tables.marks(found | changed) == ["step 0.1", "refit 7 sleep"]
-    step, length = {"warmup_step": 0.5}, {"warmup": 2}
-    assert tables.marks(found | {"cut": False, "config": found["config"] | step}) == [], "of no warm-up"
-    warmed = found | {"cut": False, "config": found["config"] | step | length}
-    assert tables.marks(warmed) == ["warmup 2", "warmup_step 0.5"]
+    assert found.marks() == ["cut"]
+
+    def changed(refit: tuple[int, str] = found.refit, **settings: Any) -> RowResult:
+        return dataclasses.replace(found, cut=False, refit=refit, config=dataclasses.replace(found.config, **settings))
+
+    assert changed((7, "sleep"), step=0.1, epochs=3).marks() == ["step 0.1", "refit 7 sleep"]
+    assert changed(warmup_step=0.5).marks() == [], "of no warm-up"
+    assert changed(warmup_step=0.5, warmup=2).marks() == ["warmup 2", "warmup_step 0.5"]
 
 
 def test_a_result_says_what_it_lacks(small, monkeypatch, tmp_path):
-    result = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
-    assert tables.marks(result) == []
+    found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
+    assert found.marks() == []
+    assert found.text() == f"small: {found.value()}, published -5.58, {found.hours:.2f} hours"
     newer = dataclasses.replace(
         small,
         config=dataclasses.replace(small.config, phi_schedule="cosine"),
-        question=dataclasses.replace(small.question, ais=10),
+        evaluation=dataclasses.replace(small.evaluation, ais=10),
     )
     only(monkeypatch, newer)
-    del result["config"]["phi_schedule"]  # as before there was such a setting
-    assert tables.marks(result) == ["not annealed", "phi_schedule constant"]
+    fields = found.to_json()
+    assert RowResult.from_json(fields) == found
+    del fields["config"]["phi_schedule"]  # as before there was such a setting
+    for name in ("annealed", "by_draws", "refine", "data_sha256", "commit"):  # and such fields
+        del fields[name]
+    fields["effective"] = fields.pop("ess")
+    older = RowResult.from_json(fields)
+    assert older.ess == found.ess
+    assert older.by_draws == found.log_likelihood
+    assert older.marks() == ["not annealed", "phi_schedule constant"]
 
 
 def test_a_row_with_the_recommended_settings_is_filed_apart(small, tmp_path):
     found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", 2.0, quiet=True, recommended=True)
-    assert found["config"]["step"] == preset("recommended").step != small.config.step
-    assert found["config"]["hidden"] == small.config.hidden
+    assert found.config.step == preset("recommended").step != small.config.step
+    assert found.config.hidden == small.config.hidden
     assert (tmp_path / "results" / "small-recommended.json").exists()
     assert "| recommended settings" in tables.page(tmp_path / "results")
     assert "recommended settings" in tables.listing(tmp_path / "results")
@@ -372,7 +395,7 @@ def test_the_recommended_settings_are_for_rows_of_the_method():
 @pytest.mark.parametrize("text", ["", "soon", "2 hours", "h", "-1h"])
 def test_a_time_that_is_none_is_refused(text):
     with pytest.raises(UserError, match="written as 2h"):
-        reproduce.seconds(text)
+        budget.seconds(text)
 
 
 def test_the_page_is_that_of_the_results():

@@ -1,11 +1,17 @@
-"""Questions to finished runs; no chain is moved.
+"""What finished runs say: evaluation, diagnosis, imputation, profile, report. No chain is moved.
 
-config       the settings of an evaluation
-convergence  R-hat and effective sample sizes of traces
-accuracy     how well hidden cells are imputed, beside simpler ways
-evaluate     one run, several compared, curves
-diagnose     have the chains mixed, and at which temperature
-report       pictures and the HTML page
-impute       `doubly impute`: files with missing values
-profile      where the time of a training step goes
+config          the settings of an evaluation
+results         what all results share: one way to text, one to JSON
+convergence     R-hat and effective sample sizes of traces
+traces          what a run has recorded, epoch by epoch
+temperature     the kinetic temperature of a chain beside the expected one
+verdict         a diagnosis in words
+diagnose        have the chains mixed, and do they sample at their temperature
+inference_data  weights and traces for ArviZ
+accuracy        how well hidden cells are imputed, beside simpler imputers
+evaluation      the results of evaluations: of one run, a comparison, a curve
+evaluate        evaluate one run, compare several, curves
+report          pictures and the HTML page
+impute          `doubly impute`: files with missing values, hidden cells
+profile         where the time of a training step goes
 """

@@ -1,11 +1,14 @@
 """How well missing values are imputed: cells of known rows are hidden, imputed, and compared with the truth."""
 
+import dataclasses
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from doubly.analysis.results import plain
 from doubly.core.errors import UserError
 from doubly.core.types import Hide, Of
 from doubly.latents.completions import ImputeConfig
@@ -14,11 +17,11 @@ from doubly.posterior.store import Posterior
 
 BINS = 10  # of predicted probability, in which calibration is looked at
 WIDEST = 200  # columns beyond which the chained regressions of IterativeImputer take too long
-MOST_TRAINING_ROWS = 5000  # that the other ways learn from
+MOST_TRAINING_ROWS = 5000  # that the simpler imputers learn from
 
 
 def mask(how: Hide, rows: int, shape: tuple[int, ...], share: float, seed: int = 0) -> np.ndarray:
-    """Which cells are hidden: at random, a block of each row (in place of its own), or the lower half of an image.
+    """Which cells are hidden: at random, a block at a random place in each row, or the lower half of each row.
 
     >>> mask("lower-half", 1, (4, 1), 0.5)[0]
     array([False, False,  True,  True])
@@ -39,10 +42,32 @@ def mask(how: Hide, rows: int, shape: tuple[int, ...], share: float, seed: int =
     return hidden.reshape(rows, width)
 
 
-class Report(NamedTuple):
-    """Scores by the way the missing were filled, and the completions of the posterior."""
+@dataclass(frozen=True)
+class CellErrors:
+    """How far imputed values are from the truth, over the hidden cells."""
 
-    scores: dict[str, dict[str, float]]
+    rmse: float
+    """Root mean square error."""
+    error_rate: float | None = None
+    """Of binary cells: the share that rounding gets wrong."""
+    log_loss: float | None = None
+    """Of binary cells: the mean of -log p(truth)."""
+    calibration_error: float | None = None
+    """Of binary cells: how far, on average, the frequency of ones is from the predicted probability."""
+    log_conditional: float | None = None
+    """log p(hidden cells | others) of a row, where an imputer gives that density."""
+    log_conditional_stderr: float | None = None
+
+    def to_json(self) -> dict[str, float | None]:
+        """What can be said of these cells, by name."""
+        return {name: plain(value) for name, value in vars(self).items() if value is not None}
+
+
+@dataclass(frozen=True)
+class ImputationAccuracy:
+    """The errors by imputer, and what the posterior imputed."""
+
+    errors: dict[str, CellErrors]
     imputed: Imputed
     missing: np.ndarray
 
@@ -57,42 +82,42 @@ def imputation_accuracy(
     of: Of = "ensemble",
     conditional_draws: int = 1000,
     seed: int = 0,
-) -> Report:
-    """Hide these cells of rows x, fill them in by the posterior and in simpler ways, and compare with the truth.
+) -> ImputationAccuracy:
+    """Hide these cells of rows x, impute them by the posterior and by simpler imputers, and compare with the truth.
 
-    Cells that are missing in x itself are filled in too, but there is no truth to compare them with.
+    Cells that are missing in x itself are imputed too, but there is no truth to compare them with.
     """
     missing = missing & ~np.isnan(x)
     binary = posterior.model.layers[0].kind == "binary"
     incomplete = np.where(missing, np.nan, x.astype(np.float32))
     imputed = posterior.impute(incomplete, draws, how, of, seed)
     log_conditional = posterior.log_conditional(x, missing, imputed.completions, conditional_draws, of, seed)
-    own = {
-        "log_conditional": float(log_conditional.mean()),
-        "log_conditional_stderr": float(log_conditional.std(ddof=1) / math.sqrt(len(x))) if len(x) > 1 else math.nan,
-    }
-    scores = {"doubly": errors(imputed.mean, x, missing, binary) | own}
+    own = dataclasses.replace(
+        errors(imputed.mean, x, missing, binary),
+        log_conditional=float(log_conditional.mean()),
+        log_conditional_stderr=float(log_conditional.std(ddof=1) / math.sqrt(len(x))) if len(x) > 1 else math.nan,
+    )
+    found = {"doubly": own}
     some = train[np.random.default_rng(seed).permutation(len(train))[:MOST_TRAINING_ROWS]].astype(np.float64)
-    for name, impute in _others(x.shape[1]).items():
-        scores[name] = errors(
-            np.clip(impute(some, incomplete), 0, 1) if binary else impute(some, incomplete), x, missing, binary
-        )
-    return Report(scores, imputed, missing)
+    for name, impute in _simpler_imputers(x.shape[1]).items():
+        mean = impute(some, incomplete)
+        found[name] = errors(np.clip(mean, 0, 1) if binary else mean, x, missing, binary)
+    return ImputationAccuracy(found, imputed, missing)
 
 
-def errors(mean: np.ndarray, truth: np.ndarray, missing: np.ndarray, binary: bool) -> dict[str, float]:
-    """Of the hidden cells: root mean square error; of binary ones also the share that rounding gets wrong, the mean log
-    loss, and the calibration error: how far, on average, the frequency of ones is from the probability predicted."""
+def errors(mean: np.ndarray, truth: np.ndarray, missing: np.ndarray, binary: bool) -> CellErrors:
+    """The errors of these means over the hidden cells."""
     predicted, x = mean[missing].astype(np.float64), truth[missing].astype(np.float64)
-    found = {"rmse": float(np.sqrt(np.mean((predicted - x) ** 2)))}
-    if binary:
-        p = predicted.clip(1e-3, 1 - 1e-3)  # a way that is certain and wrong would have an infinite loss
-        found |= {
-            "error_rate": float(np.mean((predicted > 0.5) != (x > 0.5))),
-            "log_loss": float(-np.mean(x * np.log(p) + (1 - x) * np.log1p(-p))),
-            "calibration_error": calibration_error(predicted, x),
-        }
-    return found
+    rmse = float(np.sqrt(np.mean((predicted - x) ** 2)))
+    if not binary:
+        return CellErrors(rmse)
+    p = predicted.clip(1e-3, 1 - 1e-3)  # an imputer that is certain and wrong would have an infinite loss
+    return CellErrors(
+        rmse,
+        error_rate=float(np.mean((predicted > 0.5) != (x > 0.5))),
+        log_loss=float(-np.mean(x * np.log(p) + (1 - x) * np.log1p(-p))),
+        calibration_error=calibration_error(predicted, x),
+    )
 
 
 def calibration_error(predicted: np.ndarray, truth: np.ndarray) -> float:
@@ -103,9 +128,9 @@ def calibration_error(predicted: np.ndarray, truth: np.ndarray) -> float:
     return float(gaps[counts > 0].sum() / counts.sum())
 
 
-def _others(width: int) -> dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
-    """Simple ways of filling in: functions of training rows and hollow rows."""
-    from sklearn.experimental import enable_iterative_imputer  # noqa: F401 - it must be asked for
+def _simpler_imputers(width: int) -> dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
+    """Functions of training rows and rows with missing values."""
+    from sklearn.experimental import enable_iterative_imputer  # noqa: F401 - without this import it does not exist
     from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 
     def by(imputer: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:

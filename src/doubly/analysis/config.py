@@ -2,42 +2,38 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from doubly.core.types import Of, Refit, Split
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
 class EvaluateConfig:
-    """What is asked of a run."""
+    """Which rows are scored, with which weights, and how."""
 
     split: Split = "test"
     """Which rows to score."""
     draws: int = 1000
-    """Draws of the hidden variables for each row (the paper's K); with --adaptive, at most."""
+    """Draws of the latent variables for each row (K); with --adaptive, at most."""
     of: Of = "mean"
-    """The posterior mean of the weights, an ensemble of samples of them, or the last sample."""
+    """Which weights: the posterior mean, an ensemble of samples, or the last sample."""
     samples: int | None = None
-    """Take the mean of the first so many samples (the paper's M), where the run kept it."""
+    """Take the mean of the first so many samples (M), if the run has stored that mean."""
     adaptive: bool = False
-    """Spend draws where they are needed: leave a row alone once its draws are worth a hundred of equal weight."""
+    """Spend draws where they are needed: a row is done once its draws are worth a hundred of equal weight."""
     refit: int = 100
-    """Passes over the training rows that fit a copy of the proposal to those weights."""
+    """Passes over the training rows that fit a copy of the proposal to the weights."""
     refit_objective: Refit | None = None
-    """What that copy climbs: wake unless the run's objective says otherwise, sleep or wake-sleep."""
+    """The objective of that fit: wake, sleep or wake-sleep; by default wake, unless the run's objective has its own."""
     refine: int = 0
-    """Steps by which the proposal is then refined for each row by itself, each as dear as 50 draws; 200 is usual."""
+    """Steps that then refine the proposal for each row alone; a step costs as much as 50 draws, and 200 are usual."""
     ais: int = 0
-    """Temperatures of annealed importance sampling, a second opinion that needs no proposal; 0 asks for none…"""
+    """Temperatures of annealed importance sampling, a second estimate that needs no proposal; 0 leaves it out."""
     ais_rows: int = 100
-    """…on the first so many rows, and for bounds from both sides on as many, at most 100, drawn from the model…"""
+    """Anneal the first so many rows; for bounds from both sides as many rows, at most 100, are drawn from the model."""
     ais_chains: int = 16
-    """…with so many chains for each row."""
+    """Annealing chains for each row."""
     memory: float = 128.0
-    """Megabytes that scoring may take at a time."""
+    """Megabytes that scoring may use at a time."""
     seed: int = 0
     """Seed of the draws."""
     threads: int = 0
@@ -45,12 +41,12 @@ class EvaluateConfig:
 
     @property
     def name(self) -> str:
-        """What the answer is filed under: all that was asked for, where it is not the usual."""
-        plain, told = EvaluateConfig(), ("split", "of", "draws", "threads", "memory")
+        """The name of the file for the result: split, weights and draws, and every other setting not at its default."""
+        default, already = EvaluateConfig(), ("split", "of", "draws", "threads", "memory")
         rest = {
             field.name: getattr(self, field.name)
             for field in dataclasses.fields(EvaluateConfig)
-            if field.name not in told
+            if field.name not in already
         }
-        others = [f"{name}-{value}" for name, value in rest.items() if value != getattr(plain, name)]
+        others = [f"{name}-{value}" for name, value in rest.items() if value != getattr(default, name)]
         return "-".join([self.split, self.of, str(self.draws), *others]).replace("_", "-")

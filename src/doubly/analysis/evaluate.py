@@ -1,18 +1,19 @@
-"""Judging runs: evaluate one, compare several, and the curves over samples, draws and training draws.
+"""Evaluating runs: one, several compared, and curves over samples, draws and training draws.
 
-Everything here reads runs and writes only what it finds, into their evaluations/; no chain is moved.
+Everything here reads runs and writes only results, into their evaluations/; no chain is moved.
 """
 
 import dataclasses
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from doubly.analysis.config import EvaluateConfig
+from doubly.analysis.evaluation import Annealed, Compared, Comparison, Curve, Evaluation, Point, paired
 from doubly.core.errors import UserError
 from doubly.core.files import write
 from doubly.core.statistics import stderr
@@ -40,19 +41,13 @@ TRAINING_DRAWS_OF_CURVE = (1, 2, 5, 10, 20)
 GAP_ROWS = 100  # at most, simulated to see how far apart the bounds of annealing are
 
 
-class Found(NamedTuple):
-    """What an evaluation comes to, and the scores of the rows behind it."""
-
-    facts: dict[str, Any]
-    rows: RowLikelihoods
-
-
 def evaluate(
     path: str | Path, *others: str | Path, x: np.ndarray | None = None, quiet: bool = False, **fields: Any
-) -> Found:
+) -> Evaluation:
     """The log-likelihood of held-out rows, or of rows x; several runs are chains whose samples make one ensemble.
 
-    The other arguments are the fields of `Question`. What is found of a split is filed in the first run's evaluations/.
+    The other arguments are the fields of `EvaluateConfig`. The result of a split is filed in the first run's
+    evaluations/.
     """
     settings = EvaluateConfig(**fields)
     runs = [Run(folder) for folder in (path, *others)]
@@ -60,98 +55,80 @@ def evaluate(
     for run in runs[1:]:
         _check_same_data(runs[0], run)
     rows = data.split(settings.split) if x is None else x
-    if len({run.fingerprint for run in runs}) < len(runs):
-        raise UserError("the same chain was named twice: name each run once")
+    _check_each_once(runs)
     if settings.ais:  # refused before hours of scoring
         _check_annealing(settings, runs)
     if settings.refine:
         for run in runs:
             check_refinable(build(run.config, run.facts).proposal)
-    with _at_work(settings, runs[0], quiet) as options:
-        chains = [run.posterior(**options) for run in runs]
+    with _at_work(settings, runs[0], quiet) as open_posterior:
+        chains = [open_posterior(run) for run in runs]
         posterior = dataclasses.replace(chains[0], others=chains[1:])
         how = LikelihoodConfig(
             settings.draws, settings.adaptive, refine=settings.refine, memory=settings.memory, seed=settings.seed
         )
-        # annealing first: what it finds is on the shelf until scoring, which goes on where it was stopped, is over
-        second = _second_opinion(settings, posterior, rows) if settings.ais else None
+        # annealing first: its result stays in the cache until scoring, which can be stopped and resumed, is over
+        annealed = _anneal(settings, posterior, rows) if settings.ais else None
         scored = posterior.row_likelihoods(rows, settings.of, how, settings.samples)
-    facts = _facts(settings, posterior, data if x is None else None, rows, scored)
-    if second:
-        facts["annealed"] = _annealed(*second) | _beside(second[0], scored)
+    found = _evaluation(settings, posterior, data if x is None else None, rows, scored)
+    if annealed:
+        found = dataclasses.replace(found, annealed=_beside(*annealed, scored))
     if x is None:
         name = settings.name + (f"-of-{len(runs)}-chains" if others else "")
-        write(runs[0].path / "evaluations" / f"{name}.json", json.dumps(facts, indent=2).encode() + b"\n")
-    return Found(facts, scored)
+        write(runs[0].path / "evaluations" / f"{name}.json", json.dumps(found.to_json(), indent=2).encode() + b"\n")
+    return found
 
 
-def anneal(path: str | Path, quiet: bool = False, **fields: Any) -> dict[str, Any]:
-    """What annealing alone says of held-out rows; the other arguments are the fields of `Question`."""
+def anneal(path: str | Path, quiet: bool = False, **fields: Any) -> Annealed:
+    """What annealing alone gives held-out rows; the other arguments are the fields of `EvaluateConfig`."""
     settings, run = EvaluateConfig(**fields), Run(path)
     _check_annealing(settings, [run])
     rows = run.data().split(settings.split)
-    with _at_work(settings, run, quiet) as options:
-        posterior = run.posterior(**options)
-        found = _annealed(*_second_opinion(settings, posterior, rows))
+    with _at_work(settings, run, quiet) as open_posterior:
+        posterior = open_posterior(run)
+        found = _annealed(*_anneal(settings, posterior, rows))
     posterior.tidy()
     return found
 
 
-def compare(paths: Sequence[str | Path], quiet: bool = False, **fields: Any) -> list[dict[str, Any]]:
+def compare(paths: Sequence[str | Path], quiet: bool = False, **fields: Any) -> Comparison:
     """Several runs on the same rows, best first, each with its paired difference to the best."""
     if len(paths) < 2:
         raise UserError(f"a comparison needs at least two runs, got {len(paths)}")
     for folder in paths[1:]:
         _check_same_data(Run(paths[0]), Run(folder))
-    if len({Run(folder).fingerprint for folder in paths}) < len(paths):
-        raise UserError("the same chain was named twice: name each run once")
+    _check_each_once([Run(folder) for folder in paths])
     found = {str(folder): evaluate(folder, quiet=quiet, **fields) for folder in paths}
-    ranked = sorted(found, key=lambda name: -found[name].facts["log_likelihood"])
+    ranked = sorted(found, key=lambda name: -found[name].summary.log_likelihood)
     best = found[ranked[0]].rows
-    return [{"run": name, **found[name].facts, **paired(found[name].rows, best)._asdict()} for name in ranked]
+    return Comparison(tuple(Compared(name, found[name], paired(found[name].rows, best)) for name in ranked))
 
 
-class Difference(NamedTuple):
-    """How much better one is than another on the same rows, and the standard error of that."""
-
-    difference: float
-    difference_stderr: float | None
-
-
-def paired(one: RowLikelihoods, other: RowLikelihoods) -> Difference:
-    """The mean over rows of the difference; its error has the rows' spread in it, which holds the draws' error too."""
-    gaps = (one.log_likelihood - other.log_likelihood).double()
-    return Difference(gaps.mean().item(), stderr(gaps))
-
-
-def curve(
-    path: str | Path, over: Over, values: Sequence[int] = (), quiet: bool = False, **fields: Any
-) -> list[dict[str, Any]]:
+def curve(path: str | Path, over: Over, values: Sequence[int] = (), quiet: bool = False, **fields: Any) -> Curve:
     """The log-likelihood against the samples in the mean (M), the draws for scoring (K) or those for training (S)."""
-    makers = {"samples": _over_samples, "draws": _over_draws, "training-draws": _over_training_draws}
-    if over not in makers:
-        raise UserError(f"over must be one of {', '.join(makers)}, got {over!r}")
-    points = list(makers[over](Run(path), values, quiet, EvaluateConfig(**fields)))
-    write(Path(path) / "evaluations" / f"curve-over-{over}.json", json.dumps(points, indent=1).encode() + b"\n")
-    return points
+    if over not in CURVES:
+        raise UserError(f"over must be one of {', '.join(CURVES)}, got {over!r}")
+    found = Curve(over, tuple(CURVES[over](Run(path), values, quiet, EvaluateConfig(**fields))))
+    write(
+        Path(path) / "evaluations" / f"curve-over-{over}.json", json.dumps(found.to_json(), indent=1).encode() + b"\n"
+    )
+    return found
 
 
-def _over_samples(run: Run, values: Sequence[int], quiet: bool, settings: EvaluateConfig) -> Iterator[dict[str, Any]]:
+def _over_samples(run: Run, values: Sequence[int], quiet: bool, settings: EvaluateConfig) -> Iterator[Point]:
     posterior = run.posterior()
     posterior.mean()  # an error where there is none
     for samples in values or sorted({*posterior.means, posterior.collected}):
         yield _point(run.path, samples, quiet, dataclasses.replace(settings, of="mean", samples=samples))
 
 
-def _over_draws(run: Run, values: Sequence[int], quiet: bool, settings: EvaluateConfig) -> Iterator[dict[str, Any]]:
+def _over_draws(run: Run, values: Sequence[int], quiet: bool, settings: EvaluateConfig) -> Iterator[Point]:
     for draws in values or [*(k for k in DRAWS_OF_CURVE if k < settings.draws), settings.draws]:
         yield _point(run.path, draws, quiet, dataclasses.replace(settings, draws=draws))
 
 
-def _over_training_draws(
-    run: Run, values: Sequence[int], quiet: bool, settings: EvaluateConfig
-) -> Iterator[dict[str, Any]]:
-    """Runs that differ in the draws of a training step only are fitted beside this one, and found again next time."""
+def _over_training_draws(run: Run, values: Sequence[int], quiet: bool, settings: EvaluateConfig) -> Iterator[Point]:
+    """Runs that differ only in the draws of a training step are fitted beside this one, and found again next time."""
     least = OBJECTIVES.make(run.config.objective).least_draws
     for draws in values or [draws for draws in TRAINING_DRAWS_OF_CURVE if draws >= least]:
         folder = run.path
@@ -164,13 +141,20 @@ def _over_training_draws(
         yield _point(folder, draws, quiet, settings)
 
 
-def _point(path: Path, at: int, quiet: bool, settings: EvaluateConfig) -> dict[str, Any]:
-    return {"at": at, **evaluate(path, quiet=quiet, **vars(settings)).facts}
+CURVES: dict[str, Callable[[Run, Sequence[int], bool, EvaluateConfig], Iterator[Point]]] = {
+    "samples": _over_samples,
+    "draws": _over_draws,
+    "training-draws": _over_training_draws,
+}
+
+
+def _point(path: Path, at: int, quiet: bool, settings: EvaluateConfig) -> Point:
+    return Point(at, evaluate(path, quiet=quiet, **vars(settings)))
 
 
 @contextmanager
-def _at_work(settings: EvaluateConfig, run: Run, quiet: bool) -> Iterator[dict[str, Any]]:
-    """Threads, progress, and a stop that leaves unfinished work on the shelf; gives the posterior's options."""
+def _at_work(settings: EvaluateConfig, run: Run, quiet: bool) -> Iterator[Callable[[Run], Posterior]]:
+    """Threads, progress, and a stop that leaves unfinished work in the cache; gives what opens a run's posterior."""
     with Progress(quiet) as shown, stop_signal() as stopped, use_threads(settings.threads or run.config.threads):
 
         def progress(what: str, share: float) -> None:
@@ -178,35 +162,33 @@ def _at_work(settings: EvaluateConfig, run: Run, quiet: bool) -> Iterator[dict[s
             if stopped:
                 raise Interrupted("stopped; what was done is kept, and the same command goes on from there", stopped[0])
 
-        yield {
-            "refit_passes": settings.refit,
-            "refit_objective": settings.refit_objective,
-            "progress": progress,
-        }
+        yield lambda run: run.posterior(
+            refit_passes=settings.refit, refit_objective=settings.refit_objective, progress=progress
+        )
 
 
-def _facts(
+def _evaluation(
     settings: EvaluateConfig, posterior: Posterior, data: Data | None, rows: np.ndarray, scored: RowLikelihoods
-) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        **summarise(scored)._asdict(),
-        "epoch": posterior.epoch,
-        "collected": posterior.collected,
-        "chains": 1 + len(posterior.others),
-        "exact": is_exact(posterior.model, posterior.method.proposal),
-        **{name: value for name, value in vars(settings).items() if name not in ("threads", "memory")},
-    }
-    if data is None:
-        del found["split"]
-    elif data.log_density is not None:
-        found["truth"] = float(data.log_density(rows).mean())
-    if found["unreliable"]:
-        found["advice"] = _advice(settings, posterior)
-    return found
+) -> Evaluation:
+    """The result for rows of the run's data, or for other rows where `data` is None."""
+    summary = summarise(scored)
+    density = None if data is None else data.log_density
+    return Evaluation(
+        summary=summary,
+        rows=scored,
+        settings=settings,
+        split=None if data is None else settings.split,
+        epoch=posterior.epoch,
+        collected=posterior.collected,
+        chains=1 + len(posterior.others),
+        exact=is_exact(posterior.model, posterior.method.proposal),
+        truth=None if density is None else float(density(rows).mean()),
+        advice=tuple(_advice(settings, posterior)) if summary.unreliable else (),
+    )
 
 
 def _advice(settings: EvaluateConfig, posterior: Posterior) -> list[str]:
-    """What may help rows whose draws miss much of p(z | x), of what can be done here and was not."""
+    """What may help where draws miss much of p(z | x): what can be done with this run, and was not asked for."""
     can_refine = posterior.method.proposal.n_row_biases > 0
     one_model = settings.of != "ensemble" and not posterior.others
     return [
@@ -222,27 +204,27 @@ def _annealing(settings: EvaluateConfig) -> Annealing:
     return Annealing(temperatures=settings.ais, chains=settings.ais_chains)
 
 
-def _second_opinion(settings: EvaluateConfig, posterior: Posterior, rows: np.ndarray) -> tuple[Marginal, Gap]:
+def _anneal(settings: EvaluateConfig, posterior: Posterior, rows: np.ndarray) -> tuple[Marginal, Gap]:
     """Annealed importance sampling on the first rows, and how far apart its bounds are on rows of the model."""
     some, how = rows[: settings.ais_rows], _annealing(settings)
     found = posterior.anneal(some, how, settings.of, settings.samples, settings.seed)
     return found, posterior.annealing_gap(min(len(some), GAP_ROWS), how, settings.of, settings.samples, settings.seed)
 
 
-def _annealed(found: Marginal, gap: Gap) -> dict[str, Any]:
-    return {
-        "n": len(found.log_likelihood),
-        "log_likelihood": found.log_likelihood.double().mean().item(),
-        "stderr": stderr(found.log_likelihood),
-        "gap_on_simulated_rows": gap.difference.mean,
-        "gap_stderr": gap.difference.stderr,
-    }
+def _annealed(found: Marginal, gap: Gap) -> Annealed:
+    return Annealed(
+        n=len(found.log_likelihood),
+        log_likelihood=found.log_likelihood.double().mean().item(),
+        stderr=stderr(found.log_likelihood),
+        gap_on_simulated_rows=gap.difference.mean,
+        gap_stderr=gap.difference.stderr,
+    )
 
 
-def _beside(found: Marginal, scored: RowLikelihoods) -> dict[str, Any]:
-    """How much more annealing gives than importance sampling gives the same rows."""
+def _beside(found: Marginal, gap: Gap, scored: RowLikelihoods) -> Annealed:
+    """With how much more annealing gives than importance sampling gives the same rows."""
     gaps = (found.log_likelihood - scored.log_likelihood[: len(found.log_likelihood)]).double()
-    return {"above_score": gaps.mean().item(), "above_score_stderr": stderr(gaps)}
+    return dataclasses.replace(_annealed(found, gap), above_score=gaps.mean().item(), above_score_stderr=stderr(gaps))
 
 
 def _check_annealing(settings: EvaluateConfig, runs: Sequence[Run]) -> None:
@@ -257,3 +239,8 @@ def _check_annealing(settings: EvaluateConfig, runs: Sequence[Run]) -> None:
 def _check_same_data(one: Run, other: Run) -> None:
     if one.data_digest != other.data_digest:
         raise UserError(f"{one.path} and {other.path} were made with different data: their rows cannot be paired")
+
+
+def _check_each_once(runs: Sequence[Run]) -> None:
+    if len({run.fingerprint for run in runs}) < len(runs):
+        raise UserError("the same chain was named twice: name each run once")

@@ -1,4 +1,4 @@
-"""`doubly impute`: from a run and a file with missing to completed rows, or to scores of how well that goes."""
+"""`doubly impute`: complete the rows of a file, or see how well hidden cells of known rows are imputed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from doubly.analysis.accuracy import imputation_accuracy, mask
-from doubly.analysis.report.files import check_place, save, save_columns, save_rows
+from doubly.analysis.accuracy import CellErrors, imputation_accuracy, mask
+from doubly.analysis.report.files import check_place, save_columns, save_rows
+from doubly.analysis.results import Result, plain
 from doubly.core.errors import UserError
 from doubly.core.types import Hide, Of, Split
 from doubly.data import read_rows
@@ -19,12 +20,10 @@ from doubly.runs.fit import use_threads
 from doubly.runs.folder import Run
 from doubly.runs.progress import Progress
 
-SHOWN = 12  # rows in the picture
-
 
 @dataclass(frozen=True)
 class Imputer:
-    """A run and how it fills in."""
+    """A run and how it imputes."""
 
     run: Run
     how: ImputeConfig
@@ -42,15 +41,74 @@ class Imputer:
             )
 
 
-def impute_file(imputer: Imputer, input: str, out: str | None) -> dict[str, Any]:
-    """Complete the rows of a file; binary cells are rounded, so that a row is one that could be."""
+@dataclass(frozen=True)
+class ImputedFile(Result):
+    """A file of rows, completed."""
+
+    rows: int
+    missing: int
+    """Cells that were missing."""
+    empty_rows: int
+    """Rows without any value."""
+    left_out: tuple[str, ...]
+    """Columns of the file that the run does not know."""
+    note: str
+    """On the columns left out."""
+    out: str
+
+    def text(self) -> str:
+        lines = [f"{self.missing} missing values of {self.rows} rows imputed: {self.out}"]
+        if self.empty_rows:
+            lines.append(f"note: {self.empty_rows} rows had no value at all; they are drawn from the model alone")
+        return "\n".join([*lines, *[self.note] * bool(self.left_out)])
+
+    def to_json(self) -> Any:
+        found = super().to_json()
+        del found["note"]
+        return found
+
+
+@dataclass(frozen=True)
+class HiddenCells(Result):
+    """How well hidden cells of known rows are imputed, beside simpler imputers."""
+
+    hide: Hide
+    split: Split
+    n: int
+    """Rows."""
+    draws: int
+    of: Of
+    seed: int
+    how: ImputeConfig
+    hidden_cells: int
+    scores: dict[str, CellErrors]
+    """By imputer."""
+    picture: Path | None
+    """Of images: the originals, what was left of them, and a completion of each."""
+
+    def text(self) -> str:
+        scores = {imputer: errors.to_json() for imputer, errors in self.scores.items()}
+        names = dict.fromkeys(name for found in scores.values() for name in found if not name.endswith("stderr"))
+        lines = [f"{'':20}" + "".join(f"{name.replace('_', ' '):>19}" for name in names)]
+        for imputer, found in scores.items():
+            cells = (f"{found[name]:19.4f}" if found.get(name) is not None else f"{'':19}" for name in names)
+            lines.append(f"{imputer:20}" + "".join(cells))
+        return "\n".join([*lines, *[f"picture: {self.picture}"] * (self.picture is not None)])
+
+    def to_json(self) -> Any:
+        asked = {name: getattr(self, name) for name in ("hide", "split", "n", "draws", "of", "seed")}
+        scores = {imputer: errors.to_json() for imputer, errors in self.scores.items()}
+        return plain({**asked, **vars(self.how), "hidden_cells": self.hidden_cells, "scores": scores})
+
+
+def impute_file(imputer: Imputer, input: str, out: str | None) -> ImputedFile:
+    """Complete the rows of a file; binary cells are rounded, so that each completed row is a possible one."""
     run = imputer.run
     if out is None or Path(out).suffix.lower() not in (".csv", ".npz", ".npy"):
         raise UserError(f"name a file ending in .csv, .npz or .npy for the completed rows (--out), got {out!r}")
     check_place(Path(out))
     x, left_out = given = read_rows(input, run.columns)
     missing = np.isnan(x)
-    empty = int(missing.all(1).sum())
     with imputer.posterior() as posterior:
         found = posterior.impute(x, imputer.draws, imputer.how, imputer.of, imputer.seed)
     binary = run.facts.kind == "binary"
@@ -59,46 +117,43 @@ def impute_file(imputer: Imputer, input: str, out: str | None) -> dict[str, Any]
         save_columns(Path(out), {"rows": rows, "missing": missing, **found._asdict()})
     else:
         save_rows(Path(out), rows.astype(np.uint8) if binary else rows, run.facts.shape, run.columns)
-    words = [f"{int(missing.sum())} missing values of {len(x)} rows filled in: {out}"]
-    if empty:
-        words.append(f"note: {empty} rows had no value at all, and are filled in from the model alone")
-    words += [given.note] if left_out else []
-    facts = {"rows": len(x), "missing": int(missing.sum()), "empty_rows": empty, "left_out": list(left_out), "out": out}
-    return facts | {"words": "\n".join(words)}
+    return ImputedFile(
+        rows=len(x),
+        missing=int(missing.sum()),
+        empty_rows=int(missing.all(1).sum()),
+        left_out=tuple(left_out),
+        note=given.note,
+        out=out,
+    )
 
 
-def impute_hidden(imputer: Imputer, hide: Hide, share: float, split: Split, n: int, out: str | None) -> dict[str, Any]:
-    """Hide cells of known rows, fill them in, and compare; with images, a picture of what was, was left, and came."""
+def impute_hidden(imputer: Imputer, hide: Hide, share: float, split: Split, n: int, out: str | None) -> HiddenCells:
+    """Hide cells of known rows, impute them, and compare with the truth; of images, draw a picture too."""
     run = imputer.run
     data = run.data()
     if n < 1:
-        raise UserError(f"the number of rows to hollow must be at least 1, got {n}")
+        raise UserError(f"the number of rows with hidden cells must be at least 1, got {n}")
     x = data.split(split)[:n]
     missing = mask(hide, len(x), data.shape, share, imputer.seed)
     with imputer.posterior() as posterior:
-        report = imputation_accuracy(
+        found = imputation_accuracy(
             posterior, x, data.split("train"), missing, imputer.draws, imputer.how, imputer.of, seed=imputer.seed
         )
-    facts = {"hide": hide, "split": split, "n": len(x), "draws": imputer.draws, "of": imputer.of, "seed": imputer.seed}
-    words = _table(report.scores)
+    picture = None
     if len(data.shape) == 2:
+        from doubly.analysis.report.pictures import save_completions  # matplotlib is slow to load
+
         picture = Path(out) if out else run.path / "figures" / f"completed-{hide}.png"
-        _picture(picture, x, missing, report.imputed.completions[0], data.shape)
-        words += f"\npicture: {picture}"
-    return facts | vars(imputer.how) | {"hidden_cells": int(missing.sum()), "scores": report.scores, "words": words}
-
-
-def _picture(path: Path, x: np.ndarray, missing: np.ndarray, completed: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Three lines of images: originals, what was left of them (hidden cells grey), and one completion of each."""
-    from doubly.analysis.report.figures import image_rows, png  # matplotlib is slow to load
-
-    left = np.where(missing, 0.4, x)
-    save(path, png(image_rows([x[:SHOWN], left[:SHOWN], completed[:SHOWN]], ["original", "left", "completed"], shape)))
-
-
-def _table(scores: dict[str, dict[str, float]]) -> str:
-    names = list(dict.fromkeys(name for found in scores.values() for name in found if name != "log_conditional_stderr"))
-    lines = [f"{'':20}" + "".join(f"{name.replace('_', ' '):>19}" for name in names)]
-    for way, found in scores.items():
-        lines.append(f"{way:20}" + "".join(f"{found[name]:19.4f}" if name in found else f"{'':19}" for name in names))
-    return "\n".join(lines)
+        save_completions(picture, x, missing, found.imputed.completions[0], data.shape)
+    return HiddenCells(
+        hide=hide,
+        split=split,
+        n=len(x),
+        draws=imputer.draws,
+        of=imputer.of,
+        seed=imputer.seed,
+        how=imputer.how,
+        hidden_cells=int(missing.sum()),
+        scores=found.errors,
+        picture=picture,
+    )

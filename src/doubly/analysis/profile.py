@@ -5,10 +5,12 @@ import dataclasses
 import pstats
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from doubly.analysis.results import Result
 from doubly.core.errors import UserError
 from doubly.data import load
 from doubly.kernels.choose import compiling
@@ -21,10 +23,11 @@ from doubly.training.method import Method
 from doubly.training.state import init
 from doubly.training.step import batches, rows_at, step
 
-WARM_UP = 5  # steps before the watch is started: the first compile kernels
+WARM_UP = 5  # steps before time is taken: the first ones compile kernels
 
 
-class Phase(NamedTuple):
+@dataclass(frozen=True)
+class Phase:
     """Part of a step: milliseconds, and their share of the whole."""
 
     name: str
@@ -32,14 +35,20 @@ class Phase(NamedTuple):
     share: float
 
 
-class Profile(NamedTuple):
-    """A step in parts. Phases are of both estimates, that for the weights and that for the proposal."""
+@dataclass(frozen=True)
+class Profile(Result):
+    """A step in parts. A phase counts both estimates, that for the weights and that for the proposal."""
 
     milliseconds: float
     """Of one whole step, measured without the profiler."""
     phases: list[Phase]
     weights: int
     threads: int
+
+    def text(self) -> str:
+        lines = [f"{self.milliseconds:.2f} ms a step: {self.weights} weights, {self.threads} threads"]
+        lines += [f"{phase.name:24}{phase.milliseconds:9.2f} ms{phase.share:7.0%}" for phase in self.phases]
+        return "\n".join(lines)
 
 
 def profile(config: Config, steps: int = 100) -> Profile:
@@ -48,7 +57,7 @@ def profile(config: Config, steps: int = 100) -> Profile:
         raise UserError(f"steps must be at least 1, got {steps}")
     check_device(config.device)
     data = load(config.data, binarise=config.binarise)
-    method = build(dataclasses.replace(config, warmup=0), data)  # a step of the sampler, not of what warms it up
+    method = build(dataclasses.replace(config, warmup=0), data)  # a step of the sampler, not of Adam
     threads = config.threads or enough_threads(method, config.draws)
     train = torch.as_tensor(data.train).to(config.device)
     with use_threads(threads), compiling(config.compile):
@@ -79,7 +88,7 @@ def _steps(method: Method, train: torch.Tensor) -> Callable[[int], None]:
 
 
 def _phases(method: Method, stats: Any, whole: float) -> list[Phase]:
-    """Shares by the functions in which the phases are, which do not call each other."""
+    """Each phase by the functions that do its work; these functions do not call each other."""
     functions: dict[str, list[Callable[..., Any]]] = {
         "draw from the proposal": [Chain.draw, Chain.draw_vjp],
         "log p": [Chain.log_prob, Chain.log_prob_vjp],

@@ -1,7 +1,7 @@
 """The command line: a file for each group of commands.
 
-formatting   run folders as arguments, results as JSON
-listing      the registries in words
+formatting   what commands share: run folders, settings, results as text or JSON
+listing      the registries, as text or JSON
 fit          fit, resume, profile
 evaluate     evaluate, compare, curve, diagnose
 impute       sample, impute

@@ -1,13 +1,14 @@
 """Learning: fit, resume, profile."""
 
-import dataclasses
-import json
 import shlex
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
-from doubly.cli.formatting import RunFolder
+from doubly.cli.formatting import RunFolder, settings, show
 from doubly.runs.config import Config, in_order
+
+if TYPE_CHECKING:
+    from doubly.runs.folder import Run
 
 
 @in_order
@@ -18,16 +19,14 @@ class Fit(Config):
     out: str = "runs/latest"
     """The run folder to make."""
     preset: str | None = None
-    """Settings by name (see `doubly list`); the flags given beside it win."""
+    """Settings by name (see `doubly list`); flags given beside it win over them."""
     overwrite: bool = False
     """Replace a run that is already in that folder."""
 
     def run(self) -> None:
         from doubly.runs.fit import fit_config
 
-        names = [field.name for field in dataclasses.fields(Config)]
-        run = fit_config(Config(**{name: getattr(self, name) for name in names}), self.out, self.overwrite)
-        _say_finished(run)
+        _say_finished(fit_config(settings(self, Config), self.out, self.overwrite))
 
 
 @in_order
@@ -38,26 +37,19 @@ class Profile(Config):
     steps: int = 100
     """Steps to measure."""
     preset: str | None = None
-    """Settings by name (see `doubly list`); the flags given beside it win."""
+    """Settings by name (see `doubly list`); flags given beside it win over them."""
     json: bool = False
     """Print one JSON object."""
 
     def run(self) -> None:
         from doubly.analysis.profile import profile
 
-        names = [field.name for field in dataclasses.fields(Config)]
-        found = profile(Config(**{name: getattr(self, name) for name in names}), self.steps)
-        if self.json:
-            print(json.dumps(found._asdict() | {"phases": [phase._asdict() for phase in found.phases]}))
-            return
-        print(f"{found.milliseconds:.2f} ms a step: {found.weights} weights, {found.threads} threads")
-        for name, milliseconds, share in found.phases:
-            print(f"{name:24}{milliseconds:9.2f} ms{share:7.0%}")
+        show(profile(settings(self, Config), self.steps), self.json)
 
 
 @dataclass(frozen=True)
 class Resume:
-    """Go on with a run that was stopped, bit for bit as if it had not been."""
+    """Continue a run that was stopped; the result is bit for bit that of a run without the stop."""
 
     folder: RunFolder
     threads: int = 0
@@ -66,10 +58,9 @@ class Resume:
     def run(self) -> None:
         from doubly.runs.fit import resume
 
-        run = resume(self.folder, threads=self.threads)
-        _say_finished(run)
+        _say_finished(resume(self.folder, threads=self.threads))
 
 
-def _say_finished(run: Any) -> None:
+def _say_finished(run: "Run") -> None:
     next_command = f"doubly evaluate {shlex.quote(str(run.path))}"
     print(f"{run.path}: finished after {len(run.metrics())} epochs; next: {next_command}")

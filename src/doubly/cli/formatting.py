@@ -1,28 +1,34 @@
-"""What commands share: run folders as arguments, results as JSON."""
+"""What commands share: run folders as arguments, settings among the flags, results as text or JSON."""
 
-import math
-from typing import Annotated, Any
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import tyro
 
 from doubly.core.errors import UserError
 
+if TYPE_CHECKING:
+    from doubly.analysis.results import Result
+
 RunFolder = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="A run folder.")]
-
-
 RunFolders = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]", help="Run folders.")]
+Settings = TypeVar("Settings")
 
 
 def some(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """The run folders, of which there must be one at least."""
     if not folders:
         raise UserError("name a run folder, as in: doubly evaluate runs/mine (see doubly --help)")
     return folders
 
 
-def no_nan(found: Any) -> Any:
-    """JSON has no NaN and no infinity: null says as much."""
-    if isinstance(found, dict):
-        return {name: no_nan(value) for name, value in found.items()}
-    if isinstance(found, list):
-        return [no_nan(value) for value in found]
-    return None if isinstance(found, float) and not math.isfinite(found) else found
+def settings(command: object, kind: type[Settings]) -> Settings:
+    """The flags of a command that are settings of this kind."""
+    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(command, name) for name in names})
+
+
+def show(result: "Result", as_json: bool) -> None:
+    """Print a result: one JSON value, or text for people."""
+    print(json.dumps(result.to_json()) if as_json else result.text())

@@ -1,28 +1,27 @@
-"""Using what was learnt: sample, impute."""
+"""Using a fitted model: sample, impute."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from doubly.cli.formatting import RunFolder, no_nan
+from doubly.cli.formatting import RunFolder, show
 from doubly.core.errors import UserError
 from doubly.core.types import Hide, ImputeMethod, Of, Split
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Draw new rows from what has been learnt."""
+    """Draw new rows from the model."""
 
     folder: RunFolder
     n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 100
     """How many rows."""
     out: str = "samples.png"
-    """Where to: a file ending in .npz, .npy, .csv or .png."""
+    """The file to write, ending in .npz, .npy, .csv or .png."""
     of: Of = "mean"
-    """Weights to draw with: the posterior mean, a sample of them anew for each row, or the last sample."""
+    """Which weights: the posterior mean, an ensemble (for each row one of the samples), or the last sample."""
     seed: int = 0
     """Seed of the draws."""
 
@@ -38,29 +37,29 @@ class Sample:
 
 @dataclass(frozen=True)
 class Impute:
-    """Fill in missing values (empty cells, NaN) of a file; or hide values of known rows and see how well that goes."""
+    """Impute missing values (empty cells, NaN) of a file; or hide cells of known rows and see how well that works."""
 
     folder: RunFolder
     input: str | None = None
-    """A file of rows with holes (.csv, .npz, .npy)."""
+    """A file of rows with missing values (.csv, .npz, .npy)."""
     out: str | None = None
-    """Where to: completed rows in a file ending in .csv, .npz or .npy, or with --hide a picture (.png)."""
+    """The file to write: completed rows (.csv, .npz or .npy), or with --hide a picture (.png)."""
     hide: Hide | None = None
-    """In place of --input: hide cells of known rows, at random, a block of each, or the lower half of each."""
+    """In place of --input: hide cells of known rows: at random, a block of each row, or its lower half."""
     share: float = 0.3
-    """The share of cells that is hidden at random or in a block."""
+    """The share of cells to hide, at random or in a block."""
     split: Split = "test"
-    """Which rows are hollowed."""
+    """Which rows have cells hidden."""
     n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 100
-    """How many of them."""
+    """How many of these rows."""
     draws: int = 20
     """Completions of each row, spread over the samples of the weights."""
     of: Of = "ensemble"
-    """Weights to fill in with."""
+    """Which weights: the posterior mean, an ensemble of samples, or the last sample."""
     method: ImputeMethod = "chain"
-    """chain: draws given what is there. paper: the paper's own way, which does not correct what the proposal draws."""
+    """chain: draws given the observed values. paper: the paper's method, which does not correct for the proposal."""
     sweeps: int = 100
-    """Sweeps of each chain."""
+    """Sweeps of each imputation chain."""
     refit: int = 100
     """Passes over the training rows that fit a copy of the proposal to the weights."""
     seed: int = 0
@@ -72,16 +71,19 @@ class Impute:
 
     def run(self) -> None:
         from doubly.analysis.impute import Imputer, impute_file, impute_hidden
+        from doubly.analysis.results import Result
         from doubly.latents.completions import ImputeConfig
         from doubly.runs.folder import Run
 
         how = ImputeConfig(method=self.method, sweeps=self.sweeps)
         imputer = Imputer(Run(self.folder), how, self.draws, self.of, self.refit, self.seed, self.threads)
+        found: Result
         if self.input is not None and self.hide is None:
             found = impute_file(imputer, self.input, self.out)
         elif self.hide is not None and self.input is None:
             found = impute_hidden(imputer, self.hide, self.share, self.split, self.n, self.out)
         else:
-            raise UserError("give rows with holes (--input FILE) or hide some of known rows (--hide), one of the two")
-        words = found.pop("words")
-        print(json.dumps(no_nan(found)) if self.json else words)
+            raise UserError(
+                "give rows with missing values (--input FILE) or hide cells of known rows (--hide), one of the two"
+            )
+        show(found, self.json)

@@ -1,12 +1,15 @@
-"""What there is to choose from: every registry, member by member, for `doubly list` and the docs."""
+"""The registries, member by member, for `doubly list` and the docs."""
 
 import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy
 import torch
 
 from doubly import __version__
+from doubly.analysis.results import Result, fields_of
 from doubly.core.registry import Registry, describe, options
 from doubly.data import DATASETS
 from doubly.kernels import choose
@@ -28,37 +31,61 @@ REGISTRIES: dict[str, Registry] = {
 }
 
 
-def registries() -> dict[str, Any]:
+@dataclass(frozen=True)
+class Member:
+    """A member of a registry: a line on it, and its options with their defaults."""
+
+    about: str
+    options: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Registries(Result):
+    """Every registry, the presets, and what they run on."""
+
+    members: dict[str, dict[str, Member]]
+    """By registry and name; presets last."""
+    kernels: dict[str, str]
+    versions: dict[str, str]
+
+    def text(self) -> str:
+        lines = []
+        for title, members in self.members.items():
+            lines.append(title)
+            for name, member in members.items():
+                lines.append(f"  {name:<20} {member.about}")
+                if member.options:
+                    lines.append(" " * 23 + ", ".join(f"{key}={value}" for key, value in member.options.items()))
+            lines.append("")
+        for title, facts in {"kernels": self.kernels, "versions": self.versions}.items():
+            lines += [title, *(f"  {name:<20} {value}" for name, value in facts.items()), ""]
+        return "\n".join(lines).rstrip()
+
+    def to_json(self) -> Any:
+        found = fields_of(self)
+        return found.pop("members") | found
+
+
+def registries() -> Registries:
     """All members with a line on each and their options."""
-    found: dict[str, Any] = {
-        title: {
-            name: {"about": describe(member), "options": _plain(options(member))} for name, member in registry.items()
-        }
+    members = {
+        title: {name: Member(describe(member), _plain(options(member))) for name, member in registry.items()}
         for title, registry in REGISTRIES.items()
     }
-    found["presets"] = {name: {"about": about, "options": fields} for name, (about, fields) in PRESETS.items()}
-    versions = {"doubly": __version__, "torch": torch.__version__, "numpy": numpy.__version__}
-    kernels = {name: str(value) for name, value in choose.in_use().items()}
-    return found | {"kernels": kernels, "versions": versions | {"python": platform.python_version()}}
+    members["presets"] = {name: Member(about, fields) for name, (about, fields) in PRESETS.items()}
+    return Registries(
+        members,
+        kernels={name: str(value) for name, value in choose.in_use().items()},
+        versions={
+            "doubly": __version__,
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "python": platform.python_version(),
+        },
+    )
 
 
-def table() -> str:
-    """The same for people to read."""
-    lines = []
-    for title, members in registries().items():
-        lines.append(title)
-        for name, entry in members.items():
-            if isinstance(entry, str):
-                lines.append(f"  {name:<20} {entry}")
-                continue
-            lines.append(f"  {name:<20} {entry['about']}")
-            if entry["options"]:
-                lines.append(" " * 23 + ", ".join(f"{key}={value}" for key, value in entry["options"].items()))
-        lines.append("")
-    return "\n".join(lines).rstrip()
-
-
-def _plain(fields: dict[str, Any]) -> dict[str, Any]:
+def _plain(fields: Mapping[str, object]) -> dict[str, object]:
     return {
         name: value if isinstance(value, int | float | str | bool) else str(value) for name, value in fields.items()
     }

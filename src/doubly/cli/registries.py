@@ -1,7 +1,8 @@
 """What there is to choose from: list."""
 
-import json
 from dataclasses import dataclass
+
+from doubly.cli.formatting import show
 
 
 @dataclass(frozen=True)
@@ -12,6 +13,6 @@ class List:
     """Print one JSON object."""
 
     def run(self) -> None:
-        from doubly.cli.listing import registries, table
+        from doubly.cli.listing import registries
 
-        print(json.dumps(registries()) if self.json else table(), end="\n")
+        show(registries(), self.json)

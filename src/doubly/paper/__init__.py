@@ -1,6 +1,8 @@
 """The paper's tables: recipes of the rows, making one, and the page of results.
 
 recipes      settings and published number of each row
-tables       the page of what was found, beside what was published
+result       the result of a row: filed, read again, in words
+tables       the page of results beside the published numbers
+budget       training and scoring within a given time
 reproduce    making a row
 """

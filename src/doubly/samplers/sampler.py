@@ -17,12 +17,23 @@ from doubly.kernels.noise import normal
 
 
 class Sampler(ABC):
-    """Moves theta through its posterior; an optimiser is a sampler without noise."""
+    """Moves theta through its posterior; an optimiser is a sampler without noise.
+
+    A sampler must give `state_type`, `init` and `tell`. It may give `ask` (where it wants the gradient, if not where it
+    stands), `eta` (its own units of the step) and `stats` (numbers to record after each epoch). A sampler with momentum
+    that records its kinetic temperature says by `expected_temperature` and what follows it how to read that number.
+    """
 
     noisy: ClassVar[bool] = True
-    """Whether it samples; if not, it climbs to a mode."""
+    """Whether it samples; if not, it goes to a mode."""
     state_type: ClassVar[type]
     """The NamedTuple that holds what moves; its first field is theta."""
+    temperature: float = 1.0
+    """The temperature it samples at; 1 is the posterior itself."""
+    has_thermostat: ClassVar[bool] = False
+    """Whether it has a friction that adapts to the noise of the gradient, recorded as "thermostat"."""
+    too_cold: ClassVar[str] = ""
+    """Why its kinetic temperature may lie below the expected one."""
 
     def eta(self, step: float, n_data: int) -> float:
         """The step in the units of this sampler."""
@@ -43,6 +54,14 @@ class Sampler(ABC):
     def stats(self, state: Any) -> dict[str, Tensor]:
         """Numbers worth watching, such as the kinetic temperature (near 1 when all is well)."""
         return {}
+
+    def expected_temperature(self) -> float | None:
+        """The kinetic temperature mean(u^2) / eta that exact gradients give; None where there is no momentum u."""
+        return None
+
+    def relative_loss(self, alpha: float) -> float:
+        """How much of u^2 a step loses to friction alpha, relative to what it loses to the friction it was set to."""
+        return 1.0
 
 
 def noise(like: Tensor, rng: torch.Generator) -> Tensor:

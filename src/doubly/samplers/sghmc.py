@@ -31,6 +31,7 @@ class SGHMC(Sampler):
     noise_estimate: float = 0.0
     temperature: float = 1.0
     state_type = SGHMCState
+    too_cold = "its noise_estimate may be too large"
 
     def __post_init__(self) -> None:
         check_friction(self.friction)
@@ -55,3 +56,7 @@ class SGHMC(Sampler):
 
     def stats(self, state: SGHMCState) -> dict[str, Tensor]:
         return {"temperature": (state.u**2).mean() / state.eta}
+
+    def expected_temperature(self) -> float:
+        # a step keeps (1 - a)^2 of u^2 and adds 2 a eta T: they balance at u^2 = eta T / (1 - a / 2)
+        return self.temperature / (1 - self.friction / 2)

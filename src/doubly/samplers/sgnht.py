@@ -37,6 +37,8 @@ class SGNHT(Sampler):
     rate: float = 1.0
     temperature: float = 1.0
     state_type = SGNHTState
+    has_thermostat = True
+    too_cold = "the thermostat has overshot and recovers slowly"
 
     def __post_init__(self) -> None:
         check_friction(self.friction)
@@ -59,6 +61,13 @@ class SGNHT(Sampler):
 
     def stats(self, state: SGNHTState) -> dict[str, Tensor]:
         return {"temperature": (state.u**2).mean() / state.eta, "thermostat": self.friction + state.excess.mean()}
+
+    def expected_temperature(self) -> float:
+        return self.temperature
+
+    def relative_loss(self, alpha: float) -> float:
+        # Euler's step keeps (1 - alpha)^2 of u^2
+        return alpha * (2 - alpha) / (self.friction * (2 - self.friction))
 
     def _no_excess(self, theta: Tensor) -> Tensor:
         return torch.zeros_like(theta)

@@ -31,6 +31,9 @@ class SplitSGNHT(SGNHT):
     def tell(self, state: SGNHTState, grad: Tensor, eta: float, rng: torch.Generator) -> SGNHTState:
         return self._A(self._D(self._B(self._O(self._B(state, grad), rng), grad)))
 
+    def relative_loss(self, alpha: float) -> float:
+        return alpha / self.friction  # friction is solved exactly, so that there is no alpha^2
+
     def _A(self, state: SGNHTState) -> SGNHTState:
         return state._replace(theta=state.theta.add(state.u, alpha=0.5))
 

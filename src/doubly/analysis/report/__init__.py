@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import json
 import shlex
+from collections.abc import Sequence
 from importlib.resources import files as resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from doubly import __version__
+from doubly.analysis.evaluation import FiledEvaluation
 from doubly.analysis.report import figures
+from doubly.analysis.report.figures import Record
 from doubly.analysis.report.files import save
 from doubly.core.errors import UserError
 from doubly.core.types import Of
@@ -28,18 +31,16 @@ SHOWN = 100
 """Rows that are shown of the data and of the samples."""
 WIDE, MIDDLE, HALF = 776, 540, 370
 """Widths on the page, where two halves stand side by side."""
-SCORE = {"log_likelihood", "stderr", "draws", "ess", "split", "of"}
-"""What an evaluation must have to be shown as a result."""
 HEALTH_ADVICE = {
-    "ess": "Effective draws are those that count, of all draws of the hidden variables in a step: near 1, the "
-    "proposal fits badly.",
+    "ess": "Effective draws: how many draws of equal weight the draws of the latent variables in a step are worth. "
+    "Near 1, the proposal fits badly.",
     "temperature": "The kinetic temperature should stay near 1: if it is well above, take a smaller step.",
-    "thermostat": "The thermostat should settle as it takes up the noise of the gradient.",
+    "thermostat": "The thermostat should level off once it has taken up the noise of the gradient.",
 }
 
 
 class Fact(NamedTuple):
-    """A line of the results that is said in words."""
+    """A line of the results in words."""
 
     name: str
     text: str
@@ -95,7 +96,7 @@ def make(folder: str | Path) -> tuple[str, Path]:
 # Results
 
 
-def _facts(config: Config, metrics: list[dict[str, Any]], data: Data, posterior: Posterior) -> list[Fact]:
+def _facts(config: Config, metrics: Sequence[Record], data: Data, posterior: Posterior) -> list[Fact]:
     shape = "×".join(str(n) for n in data.shape) if len(data.shape) > 1 else f"{data.width} columns"
     counts = ", ".join(f"{len(data.split(split))} {split}" for split in SPLITS)
     epochs, samples = _count(len(metrics), "epoch"), _count(metrics[-1]["collected"], "sample")
@@ -115,7 +116,7 @@ def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _best(metrics: list[dict[str, Any]], config: Config) -> Result:
+def _best(metrics: Sequence[Record], config: Config) -> Result:
     best = max(metrics, key=lambda record: record["valid"])
     estimator = ESTIMATORS.make(config.estimator, draws=config.draws, objective=OBJECTIVES.make(config.objective))
     draws = f", {estimator.validation}={config.valid_draws}" if config.hidden else ""
@@ -124,20 +125,20 @@ def _best(metrics: list[dict[str, Any]], config: Config) -> Result:
 
 
 def _evaluations(run: Run) -> tuple[list[Result], list[Fact]]:
-    """What `doubly evaluate` has found; and in words what else lies beside it."""
+    """What `doubly evaluate` has found; and, in words, what other files there say."""
     results, facts = [], []
     for file in sorted((run.path / "evaluations").glob("*.json")):
         found = _read(file)
         if file.stem.startswith("curve-"):
             continue  # `doubly curve` draws a picture of its own
-        if found.keys() >= SCORE:
-            results.append(_result(found, exact=not run.config.hidden))
+        if evaluation := FiledEvaluation.from_json(found):
+            results.append(_result(evaluation, exact=not run.config.hidden))
         else:
             facts.append(Fact(file.stem, ", ".join(f"{name} {_short(value)}" for name, value in found.items())))
     return results, facts
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> Record:
     try:
         found = json.loads(file.read_text())
     except ValueError as error:
@@ -145,14 +146,17 @@ def _read(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {"value": found}
 
 
-def _result(score: dict[str, Any], exact: bool) -> Result:
-    draws = "exact" if exact else f"K={score['draws']}, {score['ess']:.1f} effective"
-    truth = f"; truth {score['truth']:.2f}" if "truth" in score else ""
-    value, stderr = f"{score['log_likelihood']:.2f}", f"{score['stderr'] or 0:.2f}"
-    samples = f" of {score['samples']} samples" if score.get("samples") else ""
-    ways = ", adaptive" if score.get("adaptive") else ""
-    ways += f", refined by {score['refine']} steps" if score.get("refine") else ""
-    return Result(f"{score['split']} log-likelihood", value, stderr, f"{score['of']}{samples}, {draws}{ways}{truth}")
+def _result(found: FiledEvaluation, exact: bool) -> Result:
+    draws = "exact" if exact else f"K={found.draws}, {found.ess:.1f} effective"
+    truth = "" if found.truth is None else f"; truth {found.truth:.2f}"
+    samples = f" of {found.samples} samples" if found.samples else ""
+    ways = ", adaptive" * found.adaptive + (f", refined by {found.refine} steps" if found.refine else "")
+    return Result(
+        name=f"{found.split} log-likelihood",
+        value=f"{found.log_likelihood:.2f}",
+        stderr=f"{found.stderr or 0:.2f}",
+        how=f"{found.of}{samples}, {draws}{ways}{truth}",
+    )
 
 
 def _short(value: Any) -> str:
@@ -176,7 +180,7 @@ def _table(facts: list[Fact], results: list[Result]) -> str:
 # Figures
 
 
-def _sections(metrics: list[dict[str, Any]], data: Data, posterior: Posterior, config: Config) -> list[Section]:
+def _sections(metrics: Sequence[Record], data: Data, posterior: Posterior, config: Config) -> list[Section]:
     of: Of = "last" if posterior.mean_theta is None else "mean"
     whose = "the posterior mean of the weights" if of == "mean" else "the last sample of the weights"
     return [
@@ -187,12 +191,13 @@ def _sections(metrics: list[dict[str, Any]], data: Data, posterior: Posterior, c
     ]
 
 
-def _training(metrics: list[dict[str, Any]], data: Data) -> Section:
+def _training(metrics: Sequence[Record], data: Data) -> Section:
     truth = None if data.log_density is None else float(data.log_density(data.valid).mean())
     return Section(
         "Training",
-        "The validation curve should rise and level off before the shaded epochs, whose samples of the weights make up "
-        "the result. Still rising at the end: more epochs would help. Falling while training rises: overfitting.",
+        "The validation curve should rise and level off before the shaded epochs, in which the samples of the weights "
+        "are collected. If it still rises at the end, more epochs would help. If it falls while the training curve "
+        "rises, the model overfits.",
         [_drawing("training", "Log-likelihood against epoch", figures.training_curve(metrics, truth), WIDE)],
     )
 
@@ -204,7 +209,7 @@ def _images(data: Data, posterior: Posterior, of: Of, whose: str) -> Section:
     limits = figures.ink_limits(train)
     return Section(
         "Data and samples",
-        f"The samples, drawn with {whose}, should look as if they belonged among the data: as clear, and as varied.",
+        f"The samples, drawn with {whose}, should look like the data: as clear and as varied.",
         [
             _drawing("data", "Rows of the data as images", figures.image_grid(rows, data.shape, "data", limits), HALF),
             _drawing("samples", "Samples as images", figures.image_grid(samples, data.shape, "samples", limits), HALF),
@@ -216,8 +221,8 @@ def _columns(data: Data, posterior: Posterior, of: Of, whose: str) -> Section:
     samples = posterior.sample(10 * SHOWN, of)
     return Section(
         "Data and samples",
-        f"Each point is a column of the table, with standard errors. The means of samples, drawn with {whose}, should "
-        "agree with those of the data: the points should lie along the dotted line.",
+        f"Each point is a column of the table, with standard errors. The means of the samples, drawn with {whose}, "
+        "should agree with those of the data: the points should lie along the dotted line.",
         [
             _drawing(
                 "columns",
@@ -235,14 +240,15 @@ def _weights(data: Data, posterior: Posterior, of: Of, whose: str) -> list[Secti
     theta = posterior.mean() if of == "mean" else posterior.last()
     section = Section(
         "Weights",
-        f"What each hidden unit, when it is on, adds to the pixels: red more, blue less ink; from {whose}, strongest "
-        "first. Strokes and parts of the images mean that a unit has found something; pale ones do little.",
+        f"What each latent unit adds to the pixels when it is on: red is more ink, blue is less. The weights are "
+        f"{whose}, the strongest units first. A unit that shows a stroke or a part of the images has learnt something; "
+        "a pale one does little.",
         [_drawing("weights", "Weights of the data layer", figures.weights(theta, posterior.model, data.shape), MIDDLE)],
     )
     return [section]
 
 
-def _chain(metrics: list[dict[str, Any]], config: Config) -> list[Section]:
+def _chain(metrics: Sequence[Record], config: Config) -> list[Section]:
     draws = config.draws if config.hidden else 1
     shown = figures.health(metrics, draws)
     if not shown:

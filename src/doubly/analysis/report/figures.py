@@ -17,10 +17,11 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from doubly.analysis.diagnose import History, label
+from doubly.analysis.evaluation import Curve
+from doubly.analysis.traces import History, label
 from doubly.layers.chain import Chain
 
-Record = dict[str, Any]
+Record = dict[str, Any]  # an epoch in metrics.jsonl
 Limits = tuple[float, float]
 
 DPI = 144
@@ -76,30 +77,40 @@ def training_curve(metrics: Sequence[Record], truth: float | None = None) -> Fig
 
 CURVE_LABELS = {
     "samples": "samples of the weights in the mean (M)",
-    "draws": "draws of the hidden variables for each row (K)",
-    "training-draws": "draws of the hidden variables in a training step (S)",
+    "draws": "draws of the latent variables for each row (K)",
+    "training-draws": "draws of the latent variables in a training step (S)",
 }
 
 
-def curve(points: Sequence[Record], over: str) -> Figure:
-    """Log-likelihoods with their standard errors against a number that goes by factors."""
-    at, score = _column(points, "at"), _column(points, "log_likelihood")
-    stderr = np.nan_to_num(_column(points, "stderr"))
+def curve(found: Curve) -> Figure:
+    """Log-likelihoods with their standard errors against a number on a logarithmic scale."""
+    at = np.array([point.at for point in found.points], dtype=float)
+    summaries = [point.evaluation.summary for point in found.points]
+    log_likelihood = [summary.log_likelihood for summary in summaries]
     figure, (axes,) = _panels(1, 4.0, at)
-    axes.errorbar(at, score, stderr, color=BLUE, marker="o", markersize=5, linewidth=1.6, capsize=3)
+    axes.errorbar(
+        at,
+        log_likelihood,
+        [summary.stderr or 0 for summary in summaries],
+        color=BLUE,
+        marker="o",
+        markersize=5,
+        linewidth=1.6,
+        capsize=3,
+    )
     axes.set_xscale("log")
     axes.set_xticks(at, [f"{value:g}" for value in at])
     axes.minorticks_off()
     axes.set_xlim(at.min() / 1.3, at.max() * 1.3)
-    axes.set_xlabel(CURVE_LABELS[over])
+    axes.set_xlabel(CURVE_LABELS[found.over])
     axes.set_ylabel("log-likelihood of a row (nats)")
     return figure
 
 
 def health(metrics: Sequence[Record], draws: int | None = None) -> dict[str, np.ndarray]:
-    """What tells whether the chain is well: the effective draws, and whatever the sampler reports of itself.
+    """What shows whether the chain is well: the effective draws, and what the sampler records of itself.
 
-    `draws` is the number of draws for each row; of a single one, "ess" says nothing and is left out.
+    `draws` is the number of draws for each row; for a single draw, "ess" says nothing and is left out.
     """
     series = {name: _column([record["sampler"] for record in metrics], name) for name in metrics[-1]["sampler"]}
     if draws is None or draws > 1:
@@ -171,7 +182,7 @@ def image_rows(lines: Sequence[np.ndarray], labels: Sequence[str], shape: tuple[
 
 
 def image_grid(rows: np.ndarray, shape: tuple[int, ...], title: str = "", limits: Limits | None = None) -> Figure:
-    """Rows as images side by side, 0 like paper and 1 like ink; a table, whose rows are no images, as a heat map.
+    """Rows as images side by side, 0 white and 1 black; rows of a table, which are no images, as a heat map.
 
     `limits` are the values that are lightest and darkest, `ink_limits(rows)` if not given.
     """
@@ -190,13 +201,13 @@ def ink_limits(rows: np.ndarray) -> Limits:
 
 
 def has_weight_images(model: Chain, shape: tuple[int, ...]) -> bool:
-    """Whether the data layer has a matrix W with an image for each hidden unit."""
+    """Whether the data layer has a matrix W with an image for each latent unit."""
     layer = model.layers[0]
     return len(shape) == 2 and layer.n_in > 0 and layer.shapes().get("W") == (math.prod(shape), layer.n_in)
 
 
 def weights(theta: torch.Tensor, model: Chain, shape: tuple[int, ...], most: int = 100) -> Figure:
-    """What each hidden unit adds to the data layer, as images on one scale, those with the largest norm first."""
+    """What each latent unit adds to the data layer, as images on one scale, the largest norm first."""
     units = model.unflatten(theta)[0]["W"].detach().cpu().numpy().T
     order = np.argsort(-np.linalg.norm(units, axis=1), kind="stable")
     shown = units[order[:most]]
@@ -205,7 +216,7 @@ def weights(theta: torch.Tensor, model: Chain, shape: tuple[int, ...], most: int
     picture = _mosaic(shown.reshape(-1, *shape))
     figure, axes = _exact(picture, "RdBu_r", (-largest, largest), above=44, right=90)
     n_units = f"{len(shown)} of {len(units)}" if len(shown) < len(units) else f"{len(units)}"
-    axes.set_title(f"weights of {n_units} hidden units", fontsize=13, color=TEXT, pad=10)
+    axes.set_title(f"weights of {n_units} latent units", fontsize=13, color=TEXT, pad=10)
     box = axes.get_position()
     bar = figure.add_axes((box.x1 + 0.02, box.y0 + 0.2 * box.height, 0.02, 0.6 * box.height))
     figure.colorbar(axes.images[0], cax=bar, extend="both")
@@ -304,7 +315,7 @@ def _around(chains: Sequence[tuple[np.ndarray, np.ndarray]]) -> Limits | None:
 
 
 def _signed(value: float) -> str:
-    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")  # as the axes write it
+    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")  # as matplotlib writes it on the axes
 
 
 def _column(records: Sequence[Record], name: str) -> np.ndarray:

@@ -1,8 +1,8 @@
 """Recipes for the rows of the paper's tables: settings, how a row is scored, and the number that was published.
 
-A file for each table: [all] has the settings of all its rows, [score] how they are scored, [recommended] where they
-differ from RECOMMENDED below if they are made with those, [presets.NAME] what holds for the rows of one preset, and
-[rows.NAME] each row, with any of these of its own.
+A file for each table. [all] has the settings of all its rows, [score] how they are scored, [recommended] where the
+recommended settings of its rows differ from RECOMMENDED below, [presets.NAME] what holds for the rows of one preset,
+and [rows.NAME] each row. A row may have any of these of its own.
 """
 
 import dataclasses
@@ -17,9 +17,11 @@ from doubly.latents import OBJECTIVES
 from doubly.runs.config import Config
 from doubly.runs.presets import PRESETS, preset
 
-# what the recommended settings start from: of autoencoders, a recipe has them all; docs/study.md says what those of
-# Gibbs chains rest on
-RECOMMENDED: dict[str, dict[str, Any]] = {
+Fields = dict[str, Any]  # settings by name, as a table of a .toml file has them
+
+# What the recommended settings start from. For autoencoders, the recipes have all of them; for Gibbs chains,
+# docs/study.md says why these.
+RECOMMENDED: dict[str, Fields] = {
     "dsgnht-nais": PRESETS["recommended"][1],
     "dsgnht-vae": {},
     "dsgnht-gibbs": {
@@ -48,17 +50,15 @@ class Recipe:
     """What its settings start from."""
     config: Config
     evaluation: EvaluateConfig
-    better: dict[str, Any] = field(default_factory=dict)
+    better: Fields = field(default_factory=dict)
     """Where the recommended settings of this row differ from those that RECOMMENDED has for its preset."""
 
     @property
-    def refit(self) -> list[Any]:
-        """Passes of a refit and what they climb: as in training, if the gradient goes through the draws, or wake."""
+    def refit(self) -> tuple[int, str]:
+        """Passes of a refit and its objective: that of training, if the gradient goes through the draws, else wake."""
         pathwise = OBJECTIVES.make(self.config.objective).pathwise
-        return [
-            self.evaluation.refit,
-            self.evaluation.refit_objective or (self.config.objective if pathwise else "wake"),
-        ]
+        objective = self.evaluation.refit_objective or (self.config.objective if pathwise else "wake")
+        return self.evaluation.refit, objective
 
 
 def recipes() -> dict[str, Recipe]:
@@ -76,7 +76,7 @@ def recipes() -> dict[str, Recipe]:
     return found
 
 
-def _recipe(name: str, table: dict[str, Any], row: dict[str, Any]) -> Recipe:
+def _recipe(name: str, table: Fields, row: Fields) -> Recipe:
     label, published, bound = row.pop("label"), row.pop("published"), row.pop("bound", False)
     base = row.pop("preset")
     kin = dict(table.get("presets", {}).get(base, {}))
@@ -86,7 +86,7 @@ def _recipe(name: str, table: dict[str, Any], row: dict[str, Any]) -> Recipe:
 
 
 def with_recommended(recipe: Recipe) -> Recipe:
-    """The same row with the settings that were found to be better than the paper's."""
+    """The same row with settings that were found to be better than the paper's."""
     if recipe.preset not in RECOMMENDED:
         raise UserError(
             f"the recommended settings are for rows of {', '.join(RECOMMENDED)}; {recipe.name} is one of "

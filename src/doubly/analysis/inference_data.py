@@ -1,0 +1,43 @@
+"""Weights and traces for ArviZ, which has more diagnostics and more plots."""
+
+import dataclasses
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from doubly.analysis.diagnose import check_enough, check_same_target
+from doubly.analysis.traces import collected, history
+from doubly.core.errors import UserError
+from doubly.core.files import write
+from doubly.runs.folder import Run
+
+
+def inference_data(*paths: str | Path) -> Any:
+    """An arviz.InferenceData of the stored weights (posterior) and of the traces of the collected phase (sample_stats).
+
+    Only some samples of the weights are stored, but the traces have a value for every epoch: the `draw` of one group is
+    not that of the other.
+    """
+    runs = [Run(path) for path in paths]
+    check_same_target(runs)
+    histories = [history(run) for run in runs]
+    check_enough(histories)
+    chains = [run.posterior() for run in runs]
+    found = dataclasses.replace(chains[0], others=chains[1:]).to_arviz()
+    traces = collected(histories)
+    samples = next(iter(traces.values())).shape[1]
+    epochs = np.stack([history.epoch[history.collecting][-samples:] for history in histories])
+    found.add_groups(sample_stats=traces | {"epoch": epochs})
+    return found
+
+
+def save_inference_data(path: Path, *runs: str | Path) -> None:
+    """Write it as a netCDF file, whole or not at all."""
+    if path.suffix != ".nc":
+        raise UserError(f"cannot write {path}: expected a netCDF file, whose name ends in .nc")
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / path.name
+        inference_data(*runs).to_netcdf(str(file))
+        write(path, file.read_bytes())

@@ -1,0 +1,125 @@
+"""A diagnosis in words: what speaks against convergence, what the samples are worth, and what cannot be told."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from doubly.analysis.convergence import Summary
+from doubly.analysis.temperature import Temperature
+from doubly.analysis.traces import label
+
+MIXED = 1.1
+"""Chains with an R-hat above this have not mixed."""
+ENOUGH = 100
+"""The ESS that Vehtari et al. ask of each chain before relying on such numbers."""
+
+
+@dataclass(frozen=True)
+class Optimised:
+    """A run whose weights were optimised, not sampled."""
+
+    path: str
+    sampler: str
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a verdict rests on."""
+
+    lengths: list[int]
+    """Epochs with samples in each chain."""
+    noun: str
+    """What is counted: samples, or epochs where an epoch has not one sample."""
+    traces: dict[str, Summary]
+    chance: float
+    """An R-hat that independent samples, as few as these, exceed once in a hundred times."""
+    temperature: Temperature | None
+    one_sampler: bool
+    """Whether all chains have the same sampler."""
+    optimised: list[Optimised]
+
+    @property
+    def chains(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def samples(self) -> int:
+        """Samples compared of each chain."""
+        return min(self.lengths)
+
+
+def verdict(found: Evidence) -> Iterator[str]:
+    """One sentence a line."""
+    if len(set(found.lengths)) > 1:
+        yield f"the chains have {_list(found.lengths)} {found.noun}: the last {found.samples} of each are compared"
+    for run in found.optimised:
+        yield (
+            f"{run.path} is an optimiser's run ({run.sampler}), not a chain: it has no temperature, and its numbers "
+            "say how it approaches a mode or wanders near it, not how wide the posterior is"
+        )
+    if found.optimised:
+        return
+    mixing = list(_mixing(found))
+    yield from mixing
+    yield from _sizes(found)
+    yield _temperature(found)
+    if found.chains == 1:
+        yield (
+            "only one chain was looked at, its first half against its second: chains from other seeds may have gone "
+            "elsewhere"
+        )
+    if not mixing and (found.temperature is None or found.temperature.compatible):
+        yield "nothing here speaks against convergence, which is not a proof"
+
+
+def _mixing(found: Evidence) -> Iterator[str]:
+    """What R-hat says against convergence."""
+    traces, chance = found.traces, found.chance
+    over = f"over {found.chains} chains" if found.chains > 1 else "between the halves of the chain"
+    ranked = sorted(
+        (name for name in traces if traces[name].rhat > min(MIXED, chance)), key=lambda name: -traces[name].rhat
+    )
+    if not ranked:
+        return
+    worst = traces[ranked[0]].rhat
+    others = f" (and above {min(MIXED, chance):.2f} in {len(ranked) - 1} more)" if len(ranked) > 1 else ""
+    said = f"R-hat of the {label(ranked[0])} is {worst:.2f} {over}{others}"
+    if worst > max(MIXED, chance):
+        yield f"{said}: {'they have' if found.chains > 1 else 'it has'} not mixed; run longer"
+    elif worst > MIXED:
+        yield (
+            f"{said}, but {found.samples} independent {found.noun} a chain may give {chance:.2f}: too few to tell; "
+            "collect more"
+        )
+    else:
+        yield (
+            f"{said}, above the {chance:.2f} of independent {found.noun}: the chains mix slowly; longer chains would "
+            "show it"
+        )
+
+
+def _sizes(found: Evidence) -> Iterator[str]:
+    """What the samples are worth."""
+    moving = {name: summary.ess_bulk for name, summary in found.traces.items() if summary.sd > 0}
+    if not moving:
+        return
+    name = min(moving, key=lambda name: moving[name])
+    n, least, noun = found.chains * found.samples, moving[name], found.noun
+    worth = f"is worth {least:.0f} independent ones" if least < 0.9 * n else "is worth as many independent ones"
+    yield f"ESS of the {label(name)} is {least:.0f} of {n} {noun}: the mean of {n} {noun} {worth}"
+    if least < ENOUGH * found.chains:
+        yield (
+            f"below an ESS of {ENOUGH} for each chain, R-hat, ESS and errors are rough themselves; "
+            f"{n} independent {noun} could have an R-hat of {found.chance:.2f}"
+        )
+
+
+def _temperature(found: Evidence) -> str:
+    if found.temperature is not None:
+        return found.temperature.text()
+    if not found.one_sampler:
+        return "the chains have different samplers: diagnose them one by one to see their temperatures"
+    return "this sampler has no momentum: it has no kinetic temperature to check"
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers[:-1])) + f" and {numbers[-1]}"

@@ -1,0 +1,153 @@
+"""The result of a row of the paper's tables: filed as JSON, read again, and in words beside its recipe."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from doubly.analysis.evaluation import RENAMED, Annealed
+from doubly.analysis.results import Result
+from doubly.core.errors import UserError
+from doubly.core.files import write
+from doubly.paper.recipes import FREE, Recipe, recipes, with_recommended
+from doubly.runs.config import Config, from_dict
+
+
+@dataclass(frozen=True)
+class AnnealedRow(Result):
+    """What annealing gives the test rows, and with how many temperatures and chains."""
+
+    temperatures: int
+    chains: int
+    found: Annealed
+
+    def text(self) -> str:
+        """The value, and in brackets how far apart the bounds are on rows of the model."""
+        found = self.found
+        return f"{found.log_likelihood:.2f} ± {found.stderr or 0:.2f} ({found.gap_on_simulated_rows:.2f})"
+
+    def to_json(self) -> Any:
+        return {"temperatures": self.temperatures, "chains": self.chains, **self.found.to_json()}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "AnnealedRow":
+        own = ("temperatures", "chains")
+        found = Annealed(**{name: value for name, value in fields.items() if name not in own})
+        return cls(fields["temperatures"], fields["chains"], found)
+
+
+@dataclass(frozen=True)
+class RowResult(Result):
+    """A row: what was published, what was found, and how."""
+
+    name: str
+    table: str
+    label: str
+    preset: str
+    published: float
+    log_likelihood: float
+    """The value of the row, in nats: by annealing where the recipe asks for it, else by importance sampling."""
+    stderr: float | None
+    annealed: AnnealedRow | None
+    by_draws: float
+    """The log-likelihood by importance sampling."""
+    draw_error: float
+    of: str
+    draws: int
+    draws_of_the_recipe: int
+    refit: tuple[int, str]
+    """Passes of the refit, and its objective."""
+    refine: int
+    ess: float
+    unreliable_share: float
+    """Of the rows, those with k̂ > 0.7."""
+    samples: int
+    samples_of_the_paper: int
+    cut: bool
+    """Whether time ended training or scoring early."""
+    epochs: int
+    steps: int
+    valid_last: float
+    hours: float
+    training_hours: float
+    cores: int | None
+    threads: int
+    seed: int
+    versions: Mapping[str, str]
+    data_sha256: str | None
+    """None in results until version 0.1, which did not have it."""
+    config: Config
+    commit: str | None
+    """The commit of the code, where it was known."""
+
+    def text(self) -> str:
+        annealed = [f"annealed {self.annealed.text()}"] if self.annealed else []
+        beside = ", ".join([*annealed, *self.marks()])
+        said = f" ({beside})" if beside else ""
+        return f"{self.label}: {self.value()}{said}, published {self.published}, {self.hours:.2f} hours"
+
+    def value(self) -> str:
+        """The number with its standard error."""
+        return f"{self.log_likelihood:.2f} ± {self.stderr or 0:.2f}"
+
+    def marks(self) -> list[str]:
+        """Remarks beside the number: what it lacks, and where it differs from what its recipe says now."""
+        recipe = recipes().get(self.name)
+        if recipe is None:
+            return []
+        recommended = self.preset == "recommended"
+        said = {
+            "recommended settings": recommended,
+            "cut": self.cut or (not recipe.evaluation.ais and self.draws < recipe.evaluation.draws),
+            f"seed {self.seed}": self.seed != 0,
+            f"by K draws {self.by_draws:.2f}": self.by_draws != self.log_likelihood,
+            "not annealed": recipe.evaluation.ais > 0 and self.annealed is None,
+        }
+        return [
+            *(word for word, true in said.items() if true),
+            *self._other_settings(with_recommended(recipe) if recommended else recipe, recipe),
+        ]
+
+    def _other_settings(self, recipe: Recipe, paper: Recipe) -> list[str]:
+        """Settings that are not those of the recipe; the refit and the refining are always the paper row's."""
+        here, there = dataclasses.asdict(self.config), dataclasses.asdict(recipe.config)
+        if recipe.config.hidden:  # else there is no proposal to fit
+            here |= {"refit": self.refit, "refine": self.refine}
+            there |= {"refit": paper.refit, "refine": paper.evaluation.refine}
+        left_out = (*FREE, "seed", *["warmup_step"] * (not here["warmup"]))
+        return [
+            f"{name} {_written(here[name])}"
+            for name, value in there.items()
+            if name not in left_out and _written(here[name]) != _written(value)
+        ]
+
+    def save(self, file: Path) -> None:
+        write(file, json.dumps(self.to_json(), indent=1).encode() + b"\n")
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "RowResult":
+        """From a result of this version or of an earlier one, which had fewer fields and other names."""
+        known = {RENAMED.get(name, name): value for name, value in fields.items()}
+        earlier = {"annealed": None, "by_draws": known["log_likelihood"], "refine": 0, "data_sha256": None}
+        known = earlier | {"commit": None} | known
+        passes, objective = known["refit"]
+        return cls(**known | {
+            "annealed": AnnealedRow.from_json(known["annealed"]) if known["annealed"] else None,
+            "refit": (passes, objective),
+            "config": from_dict(known["config"]),
+        })  # fmt: skip
+
+    @classmethod
+    def read(cls, file: Path) -> "RowResult":
+        """The result in a file; an error names the file."""
+        try:
+            return cls.from_json(json.loads(file.read_text()))
+        except (KeyError, TypeError, AttributeError, ValueError) as error:  # a UserError is a ValueError
+            raise UserError(f"{file} is no result of doubly reproduce ({error!r}): move it away") from None
+
+
+def _written(value: Any) -> str:
+    """As on the command line."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
