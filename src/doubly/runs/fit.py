@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from doubly.runs import presets
+from doubly.runs import presets, sources
 from doubly.runs.config import MOST_THREADS, Config, from_dict
 from doubly.runs.build import build
 from doubly.data import Data, absolute, load, missing_mask, unscaled
@@ -66,6 +66,7 @@ def fit_config(
     data = load(config.data, binarise=config.binarise)
     method = build(config, data)  # what is wrong with the settings shows here, before a folder is made
     config = dataclasses.replace(config, threads=config.threads or enough_threads(method, config.draws))
+    config = sources.pinned(config)
     with Run.create(out, config, data, overwrite) as run, use_threads(config.threads), compiling(config.compile):
         return _drive(run, data, method, quiet, until)
 
@@ -103,6 +104,8 @@ def _drive(run: Run, data: Data, method: Method, quiet: bool, until: float) -> R
     valid = torch.as_tensor(data.valid).to(config.device)
     with Progress(quiet) as progress, stop_signal() as stopped:
         _warn_of_crowding(progress)
+        for line in sources.changed(run.path):
+            progress.say(line)
         state = run.restore(method) or init(method, train)
         run.forget_after(state.epoch)
         if finished(method, state):

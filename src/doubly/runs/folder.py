@@ -5,6 +5,7 @@ metrics.jsonl    one object for each epoch
 checkpoint/      where the chain stands: a safetensors file whose metadata hold the numbers as JSON
 posterior/       the mean of the samples, the samples kept, proposals fitted to them
 evaluations/     what `doubly evaluate` found
+own_files/       the source of members of the user's own, with checksums
 report.html, figures/
 curves/          runs that were fitted beside this one for a curve
 scoring.json     how long `doubly reproduce` has scored it
@@ -24,6 +25,7 @@ import safetensors
 import safetensors.torch
 import torch
 from torch import Tensor
+from doubly.runs import sources
 from doubly.runs.config import Config, from_dict
 from doubly.runs.build import Facts, build
 from doubly.data import SPLITS, Columns, Data
@@ -46,6 +48,7 @@ OURS = (
     "curves",
     "report.html",
     "scoring.json",
+    "own_files",
     "lock",
 )
 
@@ -64,6 +67,7 @@ class Run:
             self.config: Config = from_dict(fields)
         except UserError as error:
             raise UserError(f"{self.path / 'config.json'} is damaged: {error}") from None
+        sources.use_copies(self.path, self.config)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -93,6 +97,7 @@ class Run:
                 for name in ("checkpoint", "posterior"):
                     (folder / name).mkdir()
             write(folder / "data.json", json.dumps(_facts(data), indent=2).encode() + b"\n")
+            sources.keep(folder, config)
             write(folder / "config.json", _config_json(config))
             run = cls(folder)
             try:
