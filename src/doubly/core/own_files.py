@@ -1,9 +1,8 @@
 """A user's own Python file: executed once, known by its path and its checksum.
 
 `my_file.py` is the file as it is now. `my_file.py#0123456789abcdef` is the file as it was when its SHA-256 began with
-these digits: a run writes this into its settings and keeps a copy of the source, which it offers here when it is opened.
-So the same source gives the same classes, whichever way it is reached, and a file that changed is never mistaken for
-what it was.
+these digits. A run writes the second into its settings and keeps a copy of the source, which it offers here when it is
+opened. So the same source gives the same classes, and a file that changed is never mistaken for what it was.
 """
 
 import hashlib

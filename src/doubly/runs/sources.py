@@ -1,6 +1,6 @@
 """Members of the user's own: their source goes with the run.
 
-When a run is created, every Python file that its settings name is copied to RUN/own_files, and RUN/own_files/sources.json says
+When a run is created, every Python file that its settings name is copied to RUN/own_files; sources.json there says
 where each came from and its SHA-256. In config.json, such a file has the first digits of its checksum after its name
 (see `core/own_files.py`). When the run is opened, the copies are checked, and they stand for files that have changed or
 gone away since.
