@@ -7,5 +7,6 @@ evaluate     one run, several compared, curves
 diagnose     have the chains mixed, and at which temperature
 report       pictures and the HTML page
 impute       `doubly impute`: files with missing values
+laws         what members of the registries keep, for `doubly check`
 profile      where the time of a training step goes
 """

@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from doubly.core import own_files
 from doubly.core.errors import UserError
@@ -37,7 +37,8 @@ def may_execute(folder: Path) -> bool:
 
 def pinned(config: Config) -> Config:
     """The settings, in which every file of the user's own is named by its absolute path and its checksum."""
-    return dataclasses.replace(config, **{name: _pinned(name, text) for name, text in _texts(config)})
+    changes: dict[str, Any] = {name: _pinned(name, text) for name, text in _texts(config)}
+    return dataclasses.replace(config, **changes)
 
 
 def keep(folder: Path, config: Config) -> None:
