@@ -3,14 +3,18 @@
 The tests go over `LAYERS`, so a layer registered later inherits them all; layers of real values are left out.
 """
 
-import numpy as np
+from contextlib import suppress
+
 import pytest
 import torch
 from torch import Tensor
 
 from doubly import LAYERS, Layer
+from doubly.analysis.laws import LeftOut
+from doubly.analysis.laws import layers as laws
+from doubly.analysis.laws.law import Law
 from doubly.layers import SBN, Params
-from exact import BINARY, D, assert_same_law, bits, random_params
+from exact import BINARY, D, bits, random_params
 
 EACH = [pytest.param(LAYERS.make(name, n_in, D), id=f"{name}-from-{n_in}") for name in BINARY for n_in in (0, 3)]
 each_layer = pytest.mark.parametrize("layer", EACH)
@@ -23,25 +27,17 @@ def saturated_params(layer: Layer, weights: float, dtype: torch.dtype) -> Params
     return params | {name: bias.to(dtype) for name, bias in biases.items()}
 
 
-def some_given(layer: Layer) -> Tensor:
-    """A vector to condition on: 101… of the layer's width."""
-    return torch.arange(1, layer.n_in + 1, dtype=torch.float64) % 2
-
-
 def test_some_layer_is_binary():
     """The other tests go over something."""
     assert "sbn" in BINARY
 
 
+@pytest.mark.parametrize("law", laws.LAWS.values(), ids=lambda law: law.__name__)
 @each_layer
-def test_probabilities_sum_to_one(layer: Layer):
-    """sum over value of p(value | given) = 1, for every binary given."""
-    given = bits(layer.n_in).unsqueeze(1)
-    log_prob = layer.log_prob(random_params(layer), bits(D), given)
-    assert log_prob.shape == (2**layer.n_in, 2**D)
-    torch.testing.assert_close(
-        log_prob.exp().sum(1), torch.ones(2**layer.n_in, dtype=torch.float64), rtol=0, atol=1e-10
-    )
+def test_laws(layer: Layer, law: Law):
+    """Every law that `doubly check` runs on a member of one's own."""
+    with suppress(LeftOut):
+        law(layer)
 
 
 @each_layer
@@ -50,31 +46,6 @@ def test_log_prob_depends_on_what_is_given(layer: Layer):
     log_prob = layer.log_prob(random_params(layer), bits(D), bits(layer.n_in).unsqueeze(1))
     for row in range(1, len(log_prob)):
         assert (log_prob[row] - log_prob[0]).abs().max() > 0.1
-
-
-@each_layer
-@pytest.mark.parametrize("along", ["batch", "draws"])
-def test_frequencies_of_draws_match_log_prob(layer: Layer, along: str):
-    """draw ~ exp(log_prob): 40,000 rows of one given, or 40,000 draws of it along a new leading axis."""
-    params, given, rng = random_params(layer), some_given(layer), torch.Generator().manual_seed(1)
-    if along == "batch":
-        drawn = layer.draw(params, given.expand(40_000, -1), rng)
-    else:
-        drawn = layer.draw(params, given, rng, draws=40_000)
-    assert drawn.value.shape == (40_000, D)
-    assert_same_law(drawn.value, layer.log_prob(params, bits(D), given))
-
-
-@each_layer
-def test_each_row_has_its_own_law(layer: Layer):
-    """With draws = S, rows (B, n_in) give (S, B, D) and each row follows its own given."""
-    params, rng = random_params(layer), torch.Generator().manual_seed(2)
-    given = torch.stack([some_given(layer), 1 - some_given(layer)])
-    drawn = layer.draw(params, given, rng, draws=40_000)
-    assert drawn.value.shape == (40_000, 2, D)
-    assert drawn.log_prob.shape == (40_000, 2)
-    for row in range(2):
-        assert_same_law(drawn.value[:, row], layer.log_prob(params, bits(D), given[row]))
 
 
 @each_layer
@@ -100,7 +71,7 @@ def test_draws_come_from_the_generator_alone(layer: Layer):
         torch.manual_seed(len(drawn))
         before = torch.get_rng_state()
         rng = torch.Generator().manual_seed(seed)
-        drawn.append(layer.draw(random_params(layer), some_given(layer), rng, draws=50).value)
+        drawn.append(layer.draw(random_params(layer), laws.some_given(layer), rng, draws=50).value)
         assert torch.equal(before, torch.get_rng_state())
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
@@ -113,7 +84,7 @@ def test_log_prob_at_logits_of_50(layer: Layer, dtype: torch.dtype):
 
     The right bits cost log(1 + exp(-50)) < 1e-21, so the sum is -50 times the wrong bits, to rounding.
     """
-    given, value = some_given(layer).to(dtype), bits(D).to(dtype)
+    given, value = laws.some_given(layer).to(dtype), bits(D).to(dtype)
     params = saturated_params(layer, 0, dtype)
     wrong = (value != torch.tensor([1, 0, 1, 0])).sum(1)
     torch.testing.assert_close(layer.log_prob(params, value, given), -50.0 * wrong.to(dtype), rtol=1e-6, atol=1e-20)
@@ -125,7 +96,7 @@ def test_log_prob_at_logits_of_50(layer: Layer, dtype: torch.dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_log_prob_and_gradients_are_finite_when_saturated(layer: Layer, dtype: torch.dtype):
     """With random weights besides the biases of ±50, log_prob and its gradients are finite at every value."""
-    given, value = some_given(layer).to(dtype), bits(D).to(dtype)
+    given, value = laws.some_given(layer).to(dtype), bits(D).to(dtype)
     params = {name: value.requires_grad_() for name, value in saturated_params(layer, 1, dtype).items()}
     log_prob = layer.log_prob(params, value, given)
     assert log_prob.isfinite().all()
@@ -161,7 +132,7 @@ def test_mean_is_the_conditional_probability(layer: Layer):
 @each_layer
 def test_mean_averages_to_the_mean(layer: Layer):
     """E[mean(value, given)] = E[value | given], both by enumeration; a factorised layer's mean is E[value | given]."""
-    params, given = random_params(layer), some_given(layer)
+    params, given = random_params(layer), laws.some_given(layer)
     probability = layer.log_prob(params, bits(D), given).exp()
     mean = layer.mean(params, bits(D), given)
     torch.testing.assert_close(probability @ mean, probability @ bits(D), rtol=1e-10, atol=1e-12)
@@ -174,23 +145,10 @@ def test_gradients_of_log_prob(layer: Layer):
     names = [name for name, value in params.items() if value.numel()]
 
     def log_prob(*values: Tensor) -> Tensor:
-        return layer.log_prob(params | dict(zip(names, values, strict=True)), bits(D), some_given(layer))
+        return layer.log_prob(params | dict(zip(names, values, strict=True)), bits(D), laws.some_given(layer))
 
     assert names
     assert torch.autograd.gradcheck(log_prob, [params[name].requires_grad_() for name in names], fast_mode=True)
-
-
-@each_layer
-@pytest.mark.parametrize("mean", [None, torch.tensor([0.0, 0.2, 0.5, 1.0])])
-def test_init_gives_the_shapes(layer: Layer, mean: Tensor | None):
-    """`init` gives finite parameters with the names, order and shapes of `shapes`, by the generator alone."""
-    params = layer.init(torch.Generator().manual_seed(7), mean)
-    again = layer.init(torch.Generator().manual_seed(7), mean)
-    assert list(params) == list(layer.shapes())
-    for name, shape in layer.shapes().items():
-        assert params[name].shape == shape
-        assert params[name].isfinite().all()
-        assert torch.equal(params[name], again[name])
 
 
 def test_sbn_starts_at_the_mean_of_the_data():
@@ -199,24 +157,3 @@ def test_sbn_starts_at_the_mean_of_the_data():
     params = layer.init(torch.Generator().manual_seed(8), mean)
     started = layer.mean(params, mean, torch.zeros(0))
     torch.testing.assert_close(started, torch.tensor([0.005, 0.2, 0.5, 0.995]), rtol=0, atol=1e-6)
-
-
-@each_layer
-@pytest.mark.parametrize(
-    ("value_axes", "given_axes"),
-    [((), ()), ((5,), ()), ((), (5,)), ((5,), (2, 5)), ((2, 5), (5,)), ((2, 1), (5,))],
-    ids=lambda axes: "x".join(map(str, axes)) or "none",
-)
-@pytest.mark.parametrize("method", ["log_prob", "mean"])
-def test_batch_axes_broadcast(layer: Layer, method: str, value_axes: tuple, given_axes: tuple):
-    """Axes before the last broadcast, as in value (B, D) against given (S, B, n_in); each row is as if alone."""
-    params, rng = random_params(layer), torch.Generator().manual_seed(9)
-    value = torch.randint(2, (*value_axes, D), generator=rng).double()
-    given = torch.randint(2, (*given_axes, layer.n_in), generator=rng).double()
-    axes = torch.broadcast_shapes(value_axes, given_axes)
-    found = getattr(layer, method)(params, value, given)
-    assert found.shape == (axes if method == "log_prob" else (*axes, D))
-    values, givens = value.expand(*axes, D), given.expand(*axes, layer.n_in)
-    for row in np.ndindex(axes):
-        alone = getattr(layer, method)(params, values[row], givens[row])
-        torch.testing.assert_close(found[row], alone, rtol=1e-12, atol=1e-12)

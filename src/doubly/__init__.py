@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from doubly.core.errors import UserError
     from doubly.data import DATASETS, Data
-    from doubly.latents import ESTIMATORS, OBJECTIVES, Estimate, Estimator, Objective
-    from doubly.layers import LAYERS, Layer
+    from doubly.latents import ESTIMATORS, OBJECTIVES, Batch, Estimate, Estimator, Objective, Pair
+    from doubly.latents.objectives import Ascent, Round
+    from doubly.layers import LAYERS, Drawn, Layer, LayerVJP, LogOdds, Params
     from doubly.layers.chain import Chain
     from doubly.posterior.store import Posterior
     from doubly.runs.config import Config
@@ -21,31 +22,42 @@ if TYPE_CHECKING:
     from doubly.runs.presets import PRESETS
     from doubly.samplers import SAMPLERS, Sampler
     from doubly.samplers.priors import PRIORS, Prior
+    from doubly.samplers.schedules import SCHEDULES, Schedule
     from doubly.sklearn import DeepGenerativeModel
 
 __version__ = "0.1.0"
 
 # each name and where it lives: nothing is imported before it is used, so that the command line starts at once
 _HOMES = {
+    "Ascent": "latents.objectives",
+    "Batch": "latents",
     "Chain": "layers",
     "Config": "runs.config",
     "DATASETS": "data",
     "Data": "data",
     "DeepGenerativeModel": "sklearn",
+    "Drawn": "layers",
     "ESTIMATORS": "latents",
     "Estimate": "latents",
     "Estimator": "latents",
     "LAYERS": "layers",
     "Layer": "layers",
+    "LayerVJP": "layers",
+    "LogOdds": "layers",
     "OBJECTIVES": "latents",
     "Objective": "latents",
     "PRESETS": "runs.presets",
     "PRIORS": "samplers.priors",
+    "Pair": "latents",
+    "Params": "layers",
     "Posterior": "posterior.store",
     "Prior": "samplers.priors",
+    "Round": "latents.objectives",
     "Run": "runs.folder",
     "SAMPLERS": "samplers",
+    "SCHEDULES": "samplers.schedules",
     "Sampler": "samplers",
+    "Schedule": "samplers.schedules",
     "UserError": "core.errors",
     "fit": "runs.fit",
     "load": "runs.fit",
@@ -60,18 +72,28 @@ __all__ = [
     "PRESETS",
     "PRIORS",
     "SAMPLERS",
+    "SCHEDULES",
+    "Ascent",
+    "Batch",
     "Chain",
     "Config",
     "Data",
     "DeepGenerativeModel",
+    "Drawn",
     "Estimate",
     "Estimator",
     "Layer",
+    "LayerVJP",
+    "LogOdds",
     "Objective",
+    "Pair",
+    "Params",
     "Posterior",
     "Prior",
+    "Round",
     "Run",
     "Sampler",
+    "Schedule",
     "UserError",
     "fit",
     "load",

@@ -13,5 +13,6 @@ evaluation      the results of evaluations: of one run, a comparison, a curve
 evaluate        evaluate one run, compare several, curves
 report          pictures and the HTML page
 impute          `doubly impute`: files with missing values, hidden cells
+laws            what members of the registries keep, for `doubly check`
 profile         where the time of a training step goes
 """

@@ -9,6 +9,7 @@ data         data
 report       report
 paper        reproduce
 registries   list
+check        check
 parser       the parser, and what becomes of errors
 """
 

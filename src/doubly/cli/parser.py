@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from doubly.cli.check import Check
 from doubly.cli.data import Data
 from doubly.cli.evaluate import Compare, Curve, Diagnose, Evaluate
 from doubly.cli.fit import Fit, Profile, Resume
@@ -39,6 +40,7 @@ COMMANDS: tuple[type, ...] = (
     Report,
     Reproduce,
     List,
+    Check,
 )
 
 

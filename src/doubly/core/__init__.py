@@ -2,6 +2,7 @@
 
 errors       the one exception that is the user's to mend
 types        choices that go by name: literal types
+own_files    a user's own Python file: executed once, known by its checksum
 registry     names on the command line become objects with options
 statistics   errors of means
 random       a random generator for each purpose

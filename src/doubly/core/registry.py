@@ -6,13 +6,11 @@ Several specs are separated by commas: `nade:width=100,sbn` is two of them.
 
 import ast
 import dataclasses
-import importlib.util
 import inspect
-import sys
 import typing
-from pathlib import Path
 from typing import Any
 
+from doubly.core import own_files
 from doubly.core.errors import UserError
 
 
@@ -22,7 +20,7 @@ class Registry(dict[str, Any]):
     >>> fruit = Registry("fruit", apple=dict)
     >>> fruit.make("pear")
     Traceback (most recent call last):
-    doubly.errors.UserError: no fruit is called 'pear'; there are: apple
+    doubly.core.errors.UserError: no fruit is called 'pear'; there are: apple
     """
 
     def __init__(self, noun: str, **members: Any):
@@ -38,7 +36,7 @@ class Registry(dict[str, Any]):
     def make(self, spec: str, *args: Any, **shared: Any) -> Any:
         """Build the member that `spec` names; of `shared` it is given the fields it has, and the spec's options win.
 
-        >>> from doubly.priors import PRIORS
+        >>> from doubly.samplers.priors import PRIORS
         >>> PRIORS.make("student-t:scale=0.2")
         StudentT(df=2.2, scale=0.2)
         """
@@ -56,10 +54,10 @@ class Registry(dict[str, Any]):
     def read(self, spec: str) -> tuple[Any, dict[str, Any]]:
         """The member that a spec names, and its options, without building it."""
         name, *rest = spec.split(":")
-        if name.endswith(".py"):
+        if own_files.is_own_file(name):
             if not rest:
                 raise UserError(f"{self.noun} {spec!r} names a file but no class or function; write {name}:NAME")
-            member = _from_file(Path(name), rest.pop(0), self.noun)
+            member = own_files.member(name, rest.pop(0))
         else:
             member = self.find(name)
         if len(rest) > 1:
@@ -114,20 +112,3 @@ def _fitting(value: Any, hint: Any, what: str) -> Any:
     if not kinds or any(typing.get_origin(kind) for kind in kinds):
         return value  # an annotation too rich to check here: the member checks it
     raise UserError(f"{what} must be {' or '.join(kind.__name__ for kind in kinds)}, got {value!r}")
-
-
-def _from_file(path: Path, name: str, noun: str) -> Any:
-    if not path.is_file():
-        raise UserError(f"{noun} {path}:{name}: there is no file {path}")
-    module_spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert module_spec is not None
-    assert module_spec.loader is not None
-    module = importlib.util.module_from_spec(module_spec)
-    sys.modules.setdefault(path.stem, module)  # dataclasses look their module up there
-    try:
-        module_spec.loader.exec_module(module)
-    except Exception as error:  # whatever the user's file does wrong is the user's to mend
-        raise UserError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
-    if not hasattr(module, name):
-        raise UserError(f"{path} has no class or function {name!r}")
-    return getattr(module, name)

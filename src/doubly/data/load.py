@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from doubly.core.errors import UserError
+from doubly.core.own_files import is_own_file
 from doubly.core.registry import Registry
 from doubly.core.types import Binarise
 from doubly.data import bars, named
@@ -46,7 +47,7 @@ def load(
     name, _, text = spec.partition(":")
     if name in DATASETS:
         return _registered(name, text, binarise)
-    if name.endswith(".py"):
+    if is_own_file(name):
         return _still_binary(_from_function(spec), binarise)
     return from_file(*file_options(spec, seed=seed, fractions=fractions, binarise=binarise))
 

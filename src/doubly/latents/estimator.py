@@ -25,7 +25,14 @@ class Estimate(NamedTuple):
 
 
 class Estimator(ABC):
-    """Estimates the gradients of log p(x | theta) and of the proposal's objective on a mini-batch."""
+    """Estimates the gradients of log p(x | theta) and of the proposal's objective on a mini-batch.
+
+    An estimator is a frozen dataclass whose fields are its options; `draws` and `objective` are filled with the run's
+    settings where it has them. It must give `check`, `init` (what it remembers of each row, {} if nothing) and
+    `__call__`: gradients that are means over the rows of the batch, with the statistics `train` and `ess`. It may give
+    `for_missing`, for rows with missing values; `validate`, if the bound L_K does not suit it; and
+    `takes_objective = True`, if the proposal follows an objective.
+    """
 
     validation: ClassVar[str] = "K"
     """What `draws` are to `validate`, in a letter or a few words."""

@@ -24,7 +24,7 @@ class Drawn(NamedTuple):
 
 
 class LayerVJP(NamedTuple):
-    """A value with its log density, a constant, and the way back from it to the parameters."""
+    """A value with its log density, a constant, and the vector-Jacobian product of that density."""
 
     value: Tensor
     log_prob: Tensor
@@ -44,7 +44,37 @@ class LogOdds(NamedTuple):
 class Layer(ABC):
     """p(value | given), with `given` of width n_in (0 for a top layer) and `value` of width n_out.
 
-    The last axis is the vector; all axes before it are batch axes and broadcast. `kind` is what the layer draws.
+    The last axis is the vector; all axes before it are batch axes and broadcast. A layer is a frozen dataclass: its
+    fields are its options, and weights come as `params`. `doubly check my_file.py:MyLayer` tests what is said here.
+
+    A layer must give
+
+    - `kind`: "binary" (values are 0 or 1) or "real";
+    - `shapes`, `init`: its parameters by name, and where they start;
+    - `log_prob`, `draw`: the density, differentiable in the parameters, and draws from it with their `log_prob`;
+    - `mean`: what is expected of each value.
+
+    A layer may give
+
+    - `factorised = False`, if its values depend on each other given `given`: it must then;
+    - `cells`: rows with missing values, imputation;
+    - `reparameterised = True` and `draw_pathwise`: the objectives iwae and dreg;
+    - `is_linear = True` and `linear_log_odds`: the estimator gibbs, annealed scores;
+    - `row_biases`: a proposal that is refined row by row;
+    - `log_prob_vjp`, `draw_vjp`: gradients that are quicker than autograd's.
+
+    docs/own-members.md writes one in ten lines. Its heart is five, the density and a draw from it:
+
+    >>> def log_prob(params, value, given):
+    ...     p = torch.special.ndtr(given @ params["W"].T + params["b"])
+    ...     return torch.where(value == 1, p, 1 - p).log().sum(-1)
+    >>> def draw(params, given, rng, draws=None):
+    ...     p = torch.special.ndtr(given @ params["W"].T + params["b"]).detach()
+    ...     value = torch.bernoulli(p.expand(*((draws,) if draws else ()), *p.shape), generator=rng)
+    ...     return Drawn(value, log_prob(params, value, given))
+    >>> params, rng = {"W": torch.ones(3, 2), "b": torch.zeros(3)}, torch.Generator().manual_seed(0)
+    >>> draw(params, torch.ones(4, 2), rng, draws=5).log_prob.shape
+    torch.Size([5, 4])
     """
 
     n_in: int
@@ -88,7 +118,7 @@ class Layer(ABC):
         raise UserError(f"{type(self).__name__} is not reparameterised: its draws have no gradient")
 
     def log_prob_vjp(self, params: Params, value: Tensor, given: Tensor, grad: bool = True) -> LayerVJP:
-        """`log_prob` with its way back, if that is wanted. Autograd knows it; a layer may know one that is quicker."""
+        """`log_prob` with its vector-Jacobian product, where `grad` asks for it; by autograd, unless overridden."""
         return _by_autograd(params, grad, lambda watched: Drawn(value, self.log_prob(watched, value, given)))
 
     def draw_vjp(

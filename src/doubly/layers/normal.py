@@ -29,7 +29,7 @@ class Normal(Layer):
 
     def log_prob(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         zero = value.new_zeros(())
-        return gaussian.log_prob(zero, zero, value)
+        return _with_axes(given.shape[:-1], gaussian.log_prob(zero, zero, value))
 
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         zeros = given.new_zeros(*given.shape[:-1], self.n_out)
@@ -37,8 +37,13 @@ class Normal(Layer):
         return Drawn(value, self.log_prob(params, value, given))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        return torch.zeros_like(value)
+        return _with_axes((*given.shape[:-1], 1), torch.zeros_like(value))
 
     def cells(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         zero = value.new_zeros(())
-        return gaussian.cells(zero, zero, value)
+        return _with_axes((*given.shape[:-1], 1), gaussian.cells(zero, zero, value))
+
+
+def _with_axes(axes: tuple[int, ...], found: Tensor) -> Tensor:
+    """What was found, with the batch axes of a given that has no values but may have rows."""
+    return found.expand(torch.broadcast_shapes(found.shape, axes))

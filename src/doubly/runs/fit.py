@@ -21,7 +21,7 @@ from doubly.data import Data, absolute, missing_mask, unscaled
 from doubly.data import load as load_data
 from doubly.kernels.choose import compiling
 from doubly.posterior.store import Posterior
-from doubly.runs import presets
+from doubly.runs import presets, sources
 from doubly.runs.build import build
 from doubly.runs.config import MOST_THREADS, Config, from_dict
 from doubly.runs.folder import Run
@@ -66,6 +66,7 @@ def fit_config(
     data = load_data(config.data, binarise=config.binarise)
     method = build(config, data)  # wrong settings are refused here, before a folder is made
     config = dataclasses.replace(config, threads=config.threads or enough_threads(method, config.draws))
+    config = sources.pinned(config)
     with Run.create(out, config, data, overwrite) as run, use_threads(config.threads), compiling(config.compile):
         return _train(run, data, method, quiet, until)
 
@@ -102,6 +103,8 @@ def _train(run: Run, data: Data, method: Method, quiet: bool, until: float) -> R
     train, valid = (torch.as_tensor(rows).to(run.config.device) for rows in (data.train, data.valid))
     with Progress(quiet) as progress, stop_signal() as stopped:
         _warn_of_crowding(progress)
+        for line in sources.changed(run.path):
+            progress.say(line)
         state = _restore(run, method, train)
         if finished(method, state):
             progress.say(f"{run.path} is finished after {state.epoch} epochs: nothing to do")

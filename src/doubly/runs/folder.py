@@ -6,6 +6,7 @@ metrics.jsonl    one object for each epoch
 checkpoint/      where the chain stands: a safetensors file whose metadata hold the numbers as JSON
 posterior/       means of the samples, single samples, proposals fitted to them
 evaluations/     results of `doubly evaluate`
+own_files/       the source of members of the user's own, with checksums
 report.html, figures/
 curves/          runs that were fitted along this one for a curve
 scoring.json     how long `doubly reproduce` has evaluated it
@@ -31,6 +32,7 @@ from doubly.core.files import locked, read_json, remove, write, writing
 from doubly.data import SPLITS, Columns, Data
 from doubly.data import load as load_data
 from doubly.posterior.store import Posterior
+from doubly.runs import sources
 from doubly.runs.build import Facts, build
 from doubly.runs.config import Config, from_dict
 from doubly.training.method import Method
@@ -47,6 +49,7 @@ OURS = (
     "curves",
     "report.html",
     "scoring.json",
+    "own_files",
     "lock",
 )
 
@@ -61,6 +64,7 @@ class Run:
                 f"{self.path} holds no run (it has no config.json): make one with doubly fit --out {self.path}"
             )
         self.config = self._read_config()
+        sources.use_copies(self.path, self.config)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -110,6 +114,7 @@ class Run:
             # The version stands here and not in config.json, where version 0.1 refuses names it does not know
             facts = _facts(data) | {"version": __version__}
             write(folder / "data.json", json.dumps(facts, indent=2).encode() + b"\n")
+            sources.keep(folder, config)
             write(folder / "config.json", _config_json(config))
             run = cls(folder)
             try:

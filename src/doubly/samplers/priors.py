@@ -12,7 +12,19 @@ from doubly.core.registry import Registry
 
 
 class Prior(ABC):
-    """Independent over the weights, and the same for each."""
+    """A density of the weights; independent over them, and the same for each.
+
+    A prior is a frozen dataclass whose fields are its options. It must give `log_prob` of the whole vector, up to a
+    constant, and `grad`. It may give `added`, if the gradient can be added in one pass.
+
+    >>> @dataclass(frozen=True)
+    ... class Logistic(Prior):
+    ...     scale: float = 0.1
+    ...     def log_prob(self, theta): return -2 * torch.log(torch.cosh(theta / (2 * self.scale))).sum()
+    ...     def grad(self, theta): return -torch.tanh(theta / (2 * self.scale)) / self.scale
+    >>> Logistic().grad(torch.zeros(2))
+    tensor([-0., -0.])
+    """
 
     @abstractmethod
     def log_prob(self, theta: Tensor) -> Tensor:

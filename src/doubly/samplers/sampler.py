@@ -19,13 +19,28 @@ from doubly.kernels.noise import normal
 class Sampler(ABC):
     """Moves theta through its posterior; an optimiser is a sampler without noise.
 
-    A sampler must give `state_type`, `init` and `tell`. It may give `ask` (where it wants the gradient, if not where it
-    stands), `eta` (its own units of the step) and `stats` (numbers to record after each epoch). A sampler with momentum
-    that records its kinetic temperature says by `expected_temperature` and what follows it how to read that number.
+    A sampler is a frozen dataclass whose fields are its options. It must give `state_type` (a NamedTuple of theta and
+    what else moves), `init` and `tell`. It may give `ask`, if it wants the gradient elsewhere than at its last sample;
+    `stats`, numbers to record after each epoch; `eta`, if its step has other units; `noisy = False`, which makes it an
+    optimiser; and if it has momentum, `expected_temperature` and what follows it.
+
+    >>> from dataclasses import dataclass
+    >>> from typing import NamedTuple
+    >>> class State(NamedTuple):
+    ...     theta: Tensor
+    >>> @dataclass(frozen=True)
+    ... class Langevin(Sampler):
+    ...     state_type = State
+    ...     def init(self, theta, rng): return State(theta)
+    ...     def tell(self, state, grad, eta, rng):
+    ...         return State(state.theta + eta * grad + math.sqrt(2 * eta) * noise(grad, rng))
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> Langevin().tell(State(torch.zeros(3)), torch.ones(3), 0.01, rng).theta.shape
+    torch.Size([3])
     """
 
     noisy: ClassVar[bool] = True
-    """Whether it samples; if not, it goes to a mode."""
+    """Whether it samples; if not, it ascends to a mode."""
     state_type: ClassVar[type]
     """The NamedTuple that holds what moves; its first field is theta."""
     temperature: float = 1.0
