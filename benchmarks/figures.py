@@ -2,7 +2,7 @@
 after `doubly reproduce`.
 
 Scores are those of validation rows: the test rows are looked at once for each row of a table, and not for a curve. What
-is found is kept in figures.json, so that a curve is not worked out twice; the page is docs/figures.md.
+is found is kept in figures.json, so that a curve is not worked out twice; the page is docs/reports/figures.md.
 """
 
 import argparse
@@ -29,8 +29,8 @@ from study import WEIGHTS, read
 
 HERE = Path(__file__).parent
 STORE = HERE / "figures.json"
-DOCS = HERE.parent / "docs"
-PAGE = DOCS / "figures.md"
+REPORTS = HERE.parent / "docs" / "reports"
+PAGE = REPORTS / "figures.md"
 RUNS = HERE.parent / "runs" / "reproduce"
 RESULTS = HERE.parent / "results"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, QUIET)
@@ -127,7 +127,7 @@ def figure_2() -> Figure:
         line(left, [{"at": draws, "log_likelihood": studied[f"{name}/0"]["valid"][of]}
                     for name, draws in STUDIED.items() if f"{name}/0" in studied], of, colour)  # fmt: skip
     panel(left, "draws in a training step (S)")
-    left.set_title("SBN 200-200, 12,300 steps (docs/study.md)", fontsize=10, color=TEXT)
+    left.set_title("SBN 200-200, 12,300 steps (the study)", fontsize=10, color=TEXT)
     left.set_ylabel("validation log-likelihood (nats)")
     for (name, found), colour in zip(curves("draws", SCORED_BY).items(), cycle(COLOURS), strict=False):
         line(right, found, name, colour)
@@ -193,7 +193,7 @@ def gains() -> Table:
 
 def save(name: str, figure: Figure) -> None:
     with matplotlib.rc_context({"svg.hashsalt": "figures"}):  # the same figures give the same file
-        figure.savefig(DOCS / name, metadata={"Date": None} if name.endswith(".svg") else None, dpi=100)
+        figure.savefig(REPORTS / name, metadata={"Date": None} if name.endswith(".svg") else None, dpi=100)
 
 
 def all_of_figure_3() -> None:

@@ -2,7 +2,7 @@
 
 Every variant takes as many steps of the sampler as the paper's settings do, on the same rows, with several seeds, and
 is judged by validation rows alone: test rows are not looked at. Runs are stored in study/ as they end, and a study that
-was stopped goes on where it was. The page is docs/study.md.
+was stopped goes on where it was. The page is docs/reports/study.md.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from doubly.posterior.store import Posterior
 from results import Table, about, put
 
 STORES = Path(__file__).with_name("study")
-PAGE = Path(__file__).parents[1] / "docs" / "study.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reports" / "study.md"
 DRAWS, REFIT_PASSES, MEMBERS = 500, 30, 5
 DREAMS = 4000  # rows drawn from the model, to see which of its units are alive
 WEIGHTS = ("last", "mean", "ensemble")

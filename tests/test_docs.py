@@ -1,4 +1,4 @@
-"""What the documents say is run: every block of the README, the two commands in its first lines, the tables."""
+"""What the documents say is run: every block, the first commands of the README, the tables; links lead somewhere."""
 
 import os
 import re
@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(language: str) -> list:
@@ -50,9 +51,43 @@ def test_make_run_ends_with_a_table_and_a_report(tmp_path):
     assert re.search(r"epoch \d+ +\d+ steps/s +.* left +valid -\d+", done.stderr), done.stderr
 
 
-def test_the_tables_of_members_are_up_to_date():
-    members = runpy.run_path(str(ROOT / "docs" / "members.py"))
-    assert (ROOT / "docs" / "members.md").read_text() == members["page"](), "run make docs"
+def test_the_tables_of_the_registries_are_up_to_date():
+    registry = runpy.run_path(str(ROOT / "docs" / "registry.py"))
+    assert (ROOT / "docs" / "registry.md").read_text() == registry["page"](), "run make docs"
+
+
+@pytest.mark.parametrize("page", [*TOP, *PAGES[1:]], ids=lambda page: page.name)
+def test_links_and_pictures_are_there(page):
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_every_page_that_is_named_is_there():
+    """Pages and scripts of docs/ that sources, tests, benchmarks and pages name by their path."""
+    files = [
+        path for folder in ("src", "tests", "benchmarks", "examples", "docs") for path in (ROOT / folder).rglob("*.*")
+    ]
+    named = re.compile(r"\bdocs/[\w/-]+\.(?:md|py|svg)\b")
+    for path in (*TOP, ROOT / "Makefile", *(path for path in files if path.suffix in (".py", ".toml", ".md"))):
+        missing = [name for name in named.findall(path.read_text()) if not (ROOT / name).exists()]
+        assert not missing, f"{path.relative_to(ROOT)} names {missing}"
+
+
+REPORTS = [page for page in PAGES if page.parent.name == "reports"]
+
+
+@pytest.mark.parametrize("page", REPORTS, ids=lambda page: page.name)
+def test_a_report_opens_with_five_lines_of_conclusion(page):
+    head = page.read_text().split("\n## ")[0]
+    points = re.findall(r"^\d\. ", head, re.M)
+    assert points == ["1. ", "2. ", "3. ", "4. ", "5. "], "five numbered conclusions before the first heading"
+    assert max(len(line) for line in head.splitlines()) <= 120
+
+
+def test_every_page_is_in_the_index():
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / link).resolve() for link in re.findall(r"\]\(([\w./-]+\.md)\)", index.read_text())}
+    assert listed == {page.resolve() for page in PAGES} - {index.resolve()}
 
 
 def test_first_lines_of_the_readme_are_the_two_commands():

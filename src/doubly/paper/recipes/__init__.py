@@ -17,8 +17,8 @@ from doubly.latents import OBJECTIVES
 from doubly.runs.config import Config
 from doubly.runs.presets import PRESETS, preset
 
-# what the recommended settings start from: of autoencoders, a recipe has them all; docs/study.md says what those of
-# Gibbs chains rest on
+# what the recommended settings start from; for autoencoders, the recipe has them all. docs/reports/study.md says how
+# those for Gibbs chains were found
 RECOMMENDED: dict[str, dict[str, Any]] = {
     "dsgnht-nais": PRESETS["recommended"][1],
     "dsgnht-vae": {},

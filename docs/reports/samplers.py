@@ -1,6 +1,6 @@
-"""Measure how the bias of the samplers falls with the step; write docs/samplers.md and docs/sampler-bias.svg.
+"""Measure how the bias of the samplers falls with the step; write samplers.md and sampler-bias.svg beside this.
 
-python docs/samplers.py   (three to four minutes of one core)
+python docs/reports/samplers.py   (three to four minutes of one core)
 """
 
 import math
@@ -151,7 +151,7 @@ def machine() -> str:
 
 TEXT = """# How far off a sampler is
 
-Written by `python docs/samplers.py`; do not edit it by hand. Seed {seed}, {chains:,} chains for each point;
+Written by `python docs/reports/samplers.py`; do not edit it by hand. Seed {seed}, {chains:,} chains for each point;
 {machine}.
 
 ![Bias against the step, with fitted powers](sampler-bias.svg)

@@ -1,6 +1,6 @@
-"""Measure bias and variance of the gradient that each objective gives the proposal; write docs/objectives.md.
+"""Measure bias and variance of the gradient that each objective gives the proposal; write docs/reports/objectives.md.
 
-python docs/objectives.py   (about a minute of one core)
+python docs/reports/objectives.py   (about a minute of one core)
 """
 
 import itertools
@@ -212,7 +212,7 @@ def machine() -> str:
 
 HEAD = f"""# How noisy the gradients of the objectives are
 
-Written by `python docs/objectives.py`; do not edit it by hand. Seed {SEED}, {DRAWS} draws for each row,
+Written by `python docs/reports/objectives.py`; do not edit it by hand. Seed {SEED}, {DRAWS} draws for each row,
 {ROWS * BLOCKS:,} rows; MACHINE.
 
 The gradient is that for φ, from one row x and {DRAWS} draws, at fixed weights (normal, of standard deviation {SPREAD}).
