@@ -9,8 +9,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+import doubly
+from doubly.kernels import choose
+from doubly.runs.build import Facts, build
+from doubly.runs.config import from_dict
+from doubly.training.state import init
+from doubly.training.step import step
 
 ROOT = Path(__file__).parents[1]
+SOURCE = Path(doubly.__file__).parent
 TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
@@ -88,6 +97,41 @@ def test_every_page_is_in_the_index():
     index = ROOT / "docs" / "README.md"
     listed = {(index.parent / link).resolve() for link in re.findall(r"\]\(([\w./-]+\.md)\)", index.read_text())}
     assert listed == {page.resolve() for page in PAGES} - {index.resolve()}
+
+
+def test_the_architecture_page_lists_the_files_of_a_step():
+    """Take a step with the default settings and see in which files code runs."""
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.rand(40, 12, generator=rng).round()
+    if not choose.fused(rows):
+        pytest.skip("the page is about the fused kernels, which do not run here")
+    method = build(from_dict({"hidden": (5, 4)}), Facts(12, "binary", ()))
+    state, index, ran = init(method, rows), torch.arange(20), set()
+    state = step(method, state, rows[index], index, 40)  # the first step compiles
+
+    def note(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(SOURCE):
+            ran.add(path.relative_to(SOURCE).as_posix())
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        step(method, state, rows[index], index, 40)
+    finally:
+        sys.setprofile(before)
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    table = re.search(r"<!-- files of a step -->(.*?)<!-- end -->", page, re.S)[1]
+    listed = re.findall(r"^\| (\d+) \| `(.*?)`", table, re.M)
+    assert [int(number) for number, _ in listed] == list(range(1, len(ran) + 1))
+    assert {file for _, file in listed} == ran
+    assert f"code of {len(ran)} files" in page
+
+
+def test_the_architecture_page_names_files_that_are_there():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([a-z]+/[a-z_/]*(?:\.py)?)`", page))
+    assert not [name for name in named if not ((SOURCE / name).exists() or (ROOT / name).exists())]
 
 
 def test_first_lines_of_the_readme_are_the_two_commands():
