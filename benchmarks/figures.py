@@ -42,7 +42,7 @@ SAMPLES, DRAWS = (1, 5, 10, 20, 50, 100), 1000
 # Figure 2: draws of a training step, from the study, and draws for scoring
 STUDIED = {"quicker-fresh": 5, "fresh-draws-10": 10, "fresh-draws-20": 20}
 SCORED_BY = (10, 100, 1000, 10_000)
-# What a posterior gains over its last draw, and over an optimiser
+# What a posterior gains over its last sample, and over an optimiser
 COMPARED = (("mean", "over last"), ("ensemble", "over last"), ("mean", "over optimised"))
 OPTIMISED = {"caltech-sbn-200": "caltech-rws-sbn-200", "caltech-sbn-200-200": "caltech-rws-sbn-200-200"}
 # Figure 3: data, samples, features
@@ -162,7 +162,7 @@ def featured(prior: str) -> Run:
 
 
 def gain(folder: Path, rival: Path) -> dict[str, Any]:
-    """Of each kind of weights, and how much it gains over the last draw; of the mean, over the optimiser's, too."""
+    """Of each kind of weights, and how much it gains over the last sample; of the mean, over the optimiser's, too."""
     scored = {of: evaluate(folder, of=of, draws=DRAWS, **REFIT) for of in WEIGHTS}
     found: dict[str, Any] = {of: {"log_likelihood": scored[of].facts["log_likelihood"]} for of in WEIGHTS}
     for of in ("mean", "ensemble"):
@@ -187,7 +187,7 @@ def gains() -> Table:
         told = [f"{found[of]['log_likelihood']:.2f}" for of in WEIGHTS]
         pairs = [found[of][of_what] for of, of_what in COMPARED]
         rows.append([f"`{name}`", *told, *(f"{difference:+.2f} ± {error:.2f}" for difference, error in pairs)])
-    head = ["run", "last draw", "mean", "ensemble", *(f"{of} {what}" for of, what in COMPARED)]
+    head = ["run", "last sample", "mean", "ensemble", *(f"{of} {what}" for of, what in COMPARED)]
     return Table(head, rows)
 
 
