@@ -20,7 +20,7 @@ class Sampler(ABC):
     """Moves theta through its posterior; an optimiser is a sampler without noise."""
 
     noisy: ClassVar[bool] = True
-    """Whether it samples; if not, it climbs to a mode."""
+    """Whether it samples; if not, it ascends to a mode."""
     state_type: ClassVar[type]
     """The NamedTuple that holds what moves; its first field is theta."""
 
