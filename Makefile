@@ -51,4 +51,5 @@ figures: setup
 	$(BIN)/python benchmarks/figures.py
 
 docs: setup
-	$(BIN)/python docs/members.py
+	$(BIN)/python docs/registry.py
+	$(BIN)/python docs/glossary.py

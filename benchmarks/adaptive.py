@@ -30,7 +30,7 @@ class Result(NamedTuple):
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--record", action="store_true", help="write results.json and docs/performance.md")
+    parser.add_argument("--record", action="store_true", help="write results.json and docs/reports/performance.md")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         run = doubly.fit(f"{folder}/run", quiet=True, **FIT)

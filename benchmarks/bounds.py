@@ -104,7 +104,7 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=STEPS, default=STEPS)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--record", action="store_true", help="write results.json and docs/performance.md")
+    parser.add_argument("--record", action="store_true", help="write results.json and docs/reports/performance.md")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     found = {name: parts(name, options.rounds) for name in options.tasks if weights_are_here(name)}

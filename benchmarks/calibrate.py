@@ -21,7 +21,6 @@ from scipy import stats
 from torch import Tensor
 
 from doubly.core.random import generator
-
 from doubly.layers import Chain
 from doubly.runs.build import Facts, build
 from doubly.runs.config import Config
@@ -109,7 +108,12 @@ def run(estimator: str, replicates: int, out: Path) -> None:
         if len(done["results"]) % 10 == 0 or len(done["results"]) == replicates:
             out.parent.mkdir(parents=True, exist_ok=True)
             out.write_text(json.dumps(done))
-            print(estimator, len(done["results"]), {k: round(v["p"], 3) for k, v in summary(done["results"]).items()}, flush=True)
+            print(
+                estimator,
+                len(done["results"]),
+                {k: round(v["p"], 3) for k, v in summary(done["results"]).items()},
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 after `doubly reproduce`.
 
 Scores are those of validation rows: the test rows are looked at once for each row of a table, and not for a curve. What
-is found is kept in figures.json, so that a curve is not worked out twice; the page is docs/figures.md.
+is found is kept in figures.json, so that a curve is not worked out twice; the page is docs/reports/figures.md.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from study import WEIGHTS, read
 
 HERE = Path(__file__).parent
 STORE = HERE / "figures.json"
-DOCS = HERE.parent / "docs"
-PAGE = DOCS / "figures.md"
+REPORTS = HERE.parent / "docs" / "reports"
+PAGE = REPORTS / "figures.md"
 RUNS = HERE.parent / "runs" / "reproduce"
 RESULTS = HERE.parent / "results"
 COLOURS = (BLUE, VERMILION, GREEN, PURPLE, QUIET)
@@ -43,7 +43,7 @@ SAMPLES, DRAWS = (1, 5, 10, 20, 50, 100), 1000
 # Figure 2: draws of a training step, from the study, and draws for scoring
 STUDIED = {"quicker-fresh": 5, "fresh-draws-10": 10, "fresh-draws-20": 20}
 SCORED_BY = (10, 100, 1000, 10_000)
-# What a posterior gains over its last draw, and over an optimiser
+# What a posterior gains over its last sample, and over an optimiser
 COMPARED = (("mean", "over last"), ("ensemble", "over last"), ("mean", "over optimised"))
 OPTIMISED = {"caltech-sbn-200": "caltech-rws-sbn-200", "caltech-sbn-200-200": "caltech-rws-sbn-200-200"}
 # Figure 3: data, samples, features
@@ -128,7 +128,7 @@ def figure_2() -> Figure:
         line(left, [{"at": draws, "log_likelihood": studied[f"{name}/0"]["valid"][of]}
                     for name, draws in STUDIED.items() if f"{name}/0" in studied], of, colour)  # fmt: skip
     panel(left, "draws in a training step (S)")
-    left.set_title("SBN 200-200, 12,300 steps (docs/study.md)", fontsize=10, color=TEXT)
+    left.set_title("SBN 200-200, 12,300 steps (the study)", fontsize=10, color=TEXT)
     left.set_ylabel("validation log-likelihood (nats)")
     for (name, found), colour in zip(curves("draws", SCORED_BY).items(), cycle(COLOURS), strict=False):
         line(right, found, name, colour)
@@ -163,7 +163,7 @@ def featured(prior: str) -> Run:
 
 
 def gain(folder: Path, rival: Path) -> dict[str, Any]:
-    """Of each kind of weights, and how much it gains over the last draw; of the mean, over the optimiser's, too."""
+    """Of each kind of weights, and how much it gains over the last sample; of the mean, over the optimiser's, too."""
     scored = {of: evaluate(folder, of=of, draws=DRAWS, **REFIT) for of in WEIGHTS}
     found: dict[str, Any] = {of: {"log_likelihood": scored[of].summary.log_likelihood} for of in WEIGHTS}
     for of in ("mean", "ensemble"):
@@ -189,13 +189,13 @@ def gains() -> Table:
         told = [f"{found[of]['log_likelihood']:.2f}" for of in WEIGHTS]
         pairs = [found[of][of_what] for of, of_what in COMPARED]
         rows.append([f"`{name}`", *told, *(f"{difference:+.2f} ± {error:.2f}" for difference, error in pairs)])
-    head = ["run", "last draw", "mean", "ensemble", *(f"{of} {what}" for of, what in COMPARED)]
+    head = ["run", "last sample", "mean", "ensemble", *(f"{of} {what}" for of, what in COMPARED)]
     return Table(head, rows)
 
 
 def save(name: str, figure: Figure) -> None:
     with matplotlib.rc_context({"svg.hashsalt": "figures"}):  # the same figures give the same file
-        figure.savefig(DOCS / name, metadata={"Date": None} if name.endswith(".svg") else None, dpi=100)
+        figure.savefig(REPORTS / name, metadata={"Date": None} if name.endswith(".svg") else None, dpi=100)
 
 
 def all_of_figure_3() -> None:

@@ -22,7 +22,7 @@ from doubly.training.state import init
 from doubly.training.step import step
 from results import Table, record
 
-PICTURE = Path(__file__).parents[1] / "docs" / "growth.svg"
+PICTURE = Path(__file__).parents[1] / "docs" / "reports" / "growth.svg"
 BASE = {"width": 784, "hidden": 200, "depth": 1, "batch": 100, "draws": 5, "rows": 10_000, "threads": 2}
 VALUES = {
     "batch": [25, 50, 100, 200, 400],
@@ -105,7 +105,7 @@ def draw(found: list[Growth]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--record", action="store_true", help="write results.json, docs/performance.md and its picture")
+    parser.add_argument("--record", action="store_true", help="write results.json and the page, with its picture")
     options = parser.parse_args()
     found = [grow(size, options.rounds) for size in VALUES]
     rows = [

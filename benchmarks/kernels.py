@@ -258,7 +258,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=25, help="times that each pair is measured")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--record", action="store_true", help="write results.json and docs/performance.md")
+    parser.add_argument("--record", action="store_true", help="write results.json and docs/reports/performance.md")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     results = []

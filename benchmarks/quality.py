@@ -30,7 +30,7 @@ from doubly.runs.presets import preset
 from results import Table, about, put
 
 STORE = Path(__file__).with_name("quality.json")
-PAGE = Path(__file__).parents[1] / "docs" / "quality.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reports" / "quality.md"
 PICTURE = PAGE.with_suffix(".svg")
 DATA = ("digits", "caltech-silhouettes")
 

@@ -1,4 +1,4 @@
-"""Where figures go: a section of `results.json`, and the table of that name in `docs/performance.md`."""
+"""Where figures go: a section of `results.json`, and the table of that name in `docs/reports/performance.md`."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import torch
 
 LINUX = platform.system() == "Linux"
 RESULTS = Path(__file__).with_name("results.json")
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reports" / "performance.md"
 
 
 @dataclass(frozen=True)

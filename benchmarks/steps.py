@@ -353,7 +353,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="times that each side is timed")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--check", action="store_true", help="only see that all sides do the same")
-    parser.add_argument("--record", action="store_true", help="write results.json and docs/performance.md")
+    parser.add_argument("--record", action="store_true", help="write results.json and docs/reports/performance.md")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no side is left behind, stopped for ever

@@ -1,8 +1,8 @@
 """What makes the method better: `python benchmarks/study.py --data digits` changes one setting at a time.
 
-Every variant takes as many steps of the sampler as the paper's settings do, on the same rows, with several seeds, and
-is judged by validation rows alone: test rows are not looked at. Runs are stored in study/ as they end, and a study that
-was stopped goes on where it was. The page is docs/study.md.
+Every variant takes as many steps of the sampler as the paper's settings do, on the same rows, with several seeds.
+Variants are compared on validation rows alone: test rows are not used. Runs are stored in study/ as they end, and a
+study that was stopped continues where it was. The page is docs/reports/study.md.
 """
 
 import argparse
@@ -23,9 +23,9 @@ from doubly.posterior.store import Posterior
 from results import Table, about, put
 
 STORES = Path(__file__).with_name("study")
-PAGE = Path(__file__).parents[1] / "docs" / "study.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reports" / "study.md"
 DRAWS, REFIT_PASSES, MEMBERS = 500, 30, 5
-DREAMS = 4000  # rows drawn from the model, to see which of its units are alive
+GENERATED = 4000  # rows drawn from the model, to see which of its units are active
 WEIGHTS = ("last", "mean", "ensemble")
 # the variant without noise, and those that differ from it in what moves the weights alone
 OPTIMISER, SAMPLED = "fresh-adam", ("fresh-draws-20", "fresh-warm")
@@ -52,7 +52,7 @@ STUDIES = {
         12_000,
         (
             *("paper", "long", "quicker", "quicker-fresh", "fresh-draws-20", "fresh", "fresh-long"),
-            *("fresh-batch-33", "fresh-dreams", "fresh-warm", "fresh-warm-dreams"),
+            *("fresh-batch-33", "fresh-sleep", "fresh-warm", "fresh-warm-sleep"),
             *("fresh-wide", "fresh-wide-long", "fresh-normal", "fresh-wider-long", "fresh-wide-longer"),
             *("split", "quick", "warm", "often", "windows"),
             *("falling", "wake-sleep", "draws-10", "gibbs", "fresh-adam", "rws"),
@@ -65,7 +65,7 @@ STUDIES = {
         (
             *("paper", "long", "longest", "shared", "phi-long", "phi-longer", "quicker", "phi-quicker"),
             *("quicker-fresh", "quicker-wide", "quicker-draws-10", "fresh-draws-10", "fresh-draws-20"),
-            *("fresh-draws-50", "fresh-batch-33", "fresh-dreams", "fresh-warm", "fresh-warm-dreams"),
+            *("fresh-draws-50", "fresh-batch-33", "fresh-sleep", "fresh-warm", "fresh-warm-sleep"),
             *("fresh-warm-narrow", "fresh-phi-2", "fresh-often", "fresh-wide-long", "fresh-adam", "rws"),
         ),
     ),
@@ -93,7 +93,7 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
     "fresh-draws-20": ("quicker-fresh, twenty draws", QUICK | FRESH | {"draws": 20}),
     "fresh-draws-50": ("quicker-fresh, fifty draws", QUICK | FRESH | {"draws": 50}),
     "fresh-batch-33": ("fresh-draws-20, mini-batches of 33 rows", QUICK | FRESH | {"draws": 20, "batch": 33}),
-    "fresh-dreams": (
+    "fresh-sleep": (
         "fresh-draws-20, proposal by wake and sleep",
         QUICK | FRESH | {"draws": 20, "objective": "wake-sleep"},
     ),
@@ -101,7 +101,7 @@ VARIANTS: dict[str, tuple[str, Settings]] = {
         "fresh-draws-20 after half of Adam",
         QUICK | FRESH | {"draws": 20, "warmup": 0.5, "warmup_step": 3e-3},
     ),
-    "fresh-warm-dreams": (
+    "fresh-warm-sleep": (
         "fresh-warm, proposal by wake and sleep",
         QUICK | FRESH | {"draws": 20, "warmup": 0.5, "warmup_step": 3e-3, "objective": "wake-sleep"},
     ),
@@ -175,13 +175,13 @@ def fit(chosen: Settings) -> dict[str, Any]:
         trained = time.monotonic() - began
         posterior = run.posterior(refit_passes=REFIT_PASSES)
         valid = {of: float(posterior.log_likelihood(rows, DRAWS, of).mean()) for of in WEIGHTS}
-        alive = units_alive(posterior)
-    return {"valid": valid, "seconds": trained, "alive": alive}
+        active = active_units(posterior)
+    return {"valid": valid, "seconds": trained, "active": active}
 
 
-def units_alive(posterior: Posterior) -> list[int]:
-    """How many units of each hidden layer are on in 2 % to 98 % of what the mean of the weights draws."""
-    hidden = posterior.model.sample(posterior.mean(), DREAMS, torch.Generator().manual_seed(0))[1:]
+def active_units(posterior: Posterior) -> list[int]:
+    """How many units of each latent layer are on in 2 % to 98 % of what the mean of the weights draws."""
+    hidden = posterior.model.sample(posterior.mean(), GENERATED, torch.Generator().manual_seed(0))[1:]
     shares = [layer.mean(0) for layer in hidden]
     return [int(((share > 0.02) & (share < 0.98)).sum()) for share in shares]
 
@@ -227,20 +227,20 @@ def table(runs: dict[str, Any]) -> Table:
         well = [run for run in mine if "valid" in run]
         cells = [over_seeds([run["valid"][of] for run in well]) if well else "diverged" for of in WEIGHTS]
         seconds = f"{np.mean([run['seconds'] for run in mine]):.0f}"
-        counts = [run["alive"] for run in well if "alive" in run]
-        alive = ", ".join(f"{np.mean(layer):.0f}" for layer in zip(*counts, strict=True))
-        rows.append([f"`{name}`", what, *cells, alive, seconds, str(len(mine))])
+        counts = [run["active"] for run in well if "active" in run]
+        active = ", ".join(f"{np.mean(layer):.0f}" for layer in zip(*counts, strict=True))
+        rows.append([f"`{name}`", what, *cells, active, seconds, str(len(mine))])
     return Table(
         [
-            *("variant", "what it is", "last draw", "mean of weights", f"ensemble of {MEMBERS}"),
-            *("units alive", "seconds", "seeds"),
+            *("variant", "what it is", "last sample", "mean of weights", f"ensemble of {MEMBERS}"),
+            *("active units", "seconds", "seeds"),
         ],
         rows,
     )
 
 
 def gains(runs: dict[str, Any]) -> Table:
-    """What a posterior gains over one of its draws, and over the optimiser of the same budget, seed by seed."""
+    """What a posterior gains over one of its samples, and over the optimiser of the same budget, seed by seed."""
     valid = {key: run["valid"] for key, run in runs.items() if "valid" in run}
     seeds = sorted(key.split("/")[1] for key in valid if key.split("/")[0] == OPTIMISER)
     rows = []
@@ -256,8 +256,8 @@ def gains(runs: dict[str, Any]) -> Table:
             [own["mean"] - other["ensemble"] for own, other in pairs],
         ]
         rows.append([f"`{name}`", *(over_seeds(each, "+") for each in differences), str(len(mine))])
-    head = ["variant", "mean over last draw", "ensemble over last draw", "mean over Adam", "mean over Adam's ensemble"]
-    return Table([*head, "seeds"], rows)
+    head = ["mean over last sample", "ensemble over last sample", "mean over Adam", "mean over Adam's ensemble"]
+    return Table(["variant", *head, "seeds"], rows)
 
 
 def over_seeds(values: list[float], sign: str = "") -> str:

@@ -1,17 +1,28 @@
-"""What the documents say is run: every block of the README, the two commands in its first lines, the tables."""
+"""What the documents say is run: every block, the first commands of the README, the tables; links lead somewhere."""
 
 import os
 import re
 import runpy
 import shutil
+import string
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+import doubly
+from doubly.kernels import choose
+from doubly.runs.build import Facts, build
+from doubly.runs.config import from_dict
+from doubly.training.state import init
+from doubly.training.step import step
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+SOURCE = Path(doubly.__file__).parent
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def blocks(language: str) -> list:
@@ -50,9 +61,90 @@ def test_make_run_ends_with_a_table_and_a_report(tmp_path):
     assert re.search(r"epoch \d+ +\d+ steps/s +.* left +valid -\d+", done.stderr), done.stderr
 
 
-def test_the_tables_of_members_are_up_to_date():
-    members = runpy.run_path(str(ROOT / "docs" / "members.py"))
-    assert (ROOT / "docs" / "members.md").read_text() == members["page"](), "run make docs"
+def test_the_tables_of_the_registries_are_up_to_date():
+    registry = runpy.run_path(str(ROOT / "docs" / "registry.py"))
+    assert (ROOT / "docs" / "registry.md").read_text() == registry["page"](), "run make docs"
+
+
+@pytest.mark.parametrize("page", [*TOP, *PAGES[1:]], ids=lambda page: page.name)
+def test_links_and_pictures_are_there(page):
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text())
+    assert not [link for link in links if not (page.parent / link).exists()]
+
+
+def test_every_page_that_is_named_is_there():
+    """Files of docs/ that sources, tests, benchmarks and pages name by their path; the changelog may name old ones."""
+    files = [
+        path for folder in ("src", "tests", "benchmarks", "examples", "docs") for path in (ROOT / folder).rglob("*.*")
+    ]
+    named = re.compile(r"\bdocs/[\w/-]+\.(?:md|py|svg)\b")
+    for path in (*TOP[:2], ROOT / "Makefile", *(path for path in files if path.suffix in (".py", ".toml", ".md"))):
+        missing = [name for name in named.findall(path.read_text()) if not (ROOT / name).exists()]
+        assert not missing, f"{path.relative_to(ROOT)} names {missing}"
+
+
+REPORTS = [page for page in PAGES if page.parent.name == "reports"]
+
+
+@pytest.mark.parametrize("page", REPORTS, ids=lambda page: page.name)
+def test_a_report_opens_with_five_lines_of_conclusion(page):
+    head = page.read_text().split("\n## ")[0]
+    points = re.findall(r"^\d\. ", head, re.M)
+    assert points == ["1. ", "2. ", "3. ", "4. ", "5. "], "five numbered conclusions before the first heading"
+    assert max(len(line) for line in head.splitlines()) <= 120
+
+
+def test_pages_say_what_their_scripts_write():
+    """Whoever edits a report that a script writes edits the script: the text is the same, whatever the numbers are."""
+    folder = ROOT / "docs" / "reports"
+    objectives, page = runpy.run_path(str(folder / "objectives.py")), (folder / "objectives.md").read_text()
+    assert page.startswith(objectives["HEAD"].split("MACHINE")[0])
+    assert objectives["HEAD"].split("MACHINE")[1] in page
+    assert page.endswith(objectives["TAIL"])
+    samplers, page = runpy.run_path(str(folder / "samplers.py")), (folder / "samplers.md").read_text()
+    parts = [literal for literal, *_ in string.Formatter().parse(samplers["TEXT"])]
+    assert re.fullmatch("(?s:.*?)".join(map(re.escape, parts)), page)
+
+
+def test_every_page_is_in_the_index():
+    index = ROOT / "docs" / "README.md"
+    listed = {(index.parent / link).resolve() for link in re.findall(r"\]\(([\w./-]+\.md)\)", index.read_text())}
+    assert listed == {page.resolve() for page in PAGES} - {index.resolve()}
+
+
+def test_the_architecture_page_lists_the_files_of_a_step():
+    """Take a step with the default settings and see in which files code runs."""
+    rng = torch.Generator().manual_seed(0)
+    rows = torch.rand(40, 12, generator=rng).round()
+    if not choose.fused(rows):
+        pytest.skip("the page is about the fused kernels, which do not run here")
+    method = build(from_dict({"hidden": (5, 4)}), Facts(12, "binary", ()))
+    state, index, ran = init(method, rows), torch.arange(20), set()
+    state = step(method, state, rows[index], index, 40)  # the first step compiles
+
+    def note(frame, event, _):
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(SOURCE):
+            ran.add(path.relative_to(SOURCE).as_posix())
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        step(method, state, rows[index], index, 40)
+    finally:
+        sys.setprofile(before)
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    (table,) = re.findall(r"<!-- files of a step -->(.*?)<!-- end -->", page, re.S)
+    listed = re.findall(r"^\| (\d+) \| `(.*?)`", table, re.M)
+    assert [int(number) for number, _ in listed] == list(range(1, len(ran) + 1))
+    assert {file for _, file in listed} == ran
+    assert f"code of {len(ran)} files" in page
+
+
+def test_the_architecture_page_names_files_that_are_there():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`([a-z]+/[a-z_/]*(?:\.py)?)`", page))
+    assert not [name for name in named if not ((SOURCE / name).exists() or (ROOT / name).exists())]
 
 
 def test_first_lines_of_the_readme_are_the_two_commands():

@@ -1,4 +1,4 @@
-"""The memory of a fit is what docs/performance.md says: so much for each cell, for each weight, for each row."""
+"""The memory of a fit is what docs/reports/performance.md says: bytes for each cell, for each weight, for each row."""
 
 import json
 import subprocess

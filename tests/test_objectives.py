@@ -211,12 +211,12 @@ def test_proposals_learn_by_every_objective(name):
     assert ess[-1] > ess[0] + 0.3
 
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "reports"
 BIASED = {"wake", "wake-sleep"}  # weights normalised over a few draws
 
 
 def written() -> dict[tuple[str, str], list[float]]:
-    """The tables of docs/objectives.md: gradient, bias, bias by chance, variance and its standard error."""
+    """The tables of docs/reports/objectives.md: gradient, bias, bias by chance, variance and its standard error."""
     found = {}
     for section in (DOCS / "objectives.md").read_text().split("\n## ")[1:]:
         number = r"([\d.]+)"
@@ -227,13 +227,13 @@ def written() -> dict[tuple[str, str], list[float]]:
 
 
 def test_the_page_of_variances_lists_every_objective():
-    assert {name for _, name in written()} == set(OBJECTIVES), "run python docs/objectives.py"
+    assert {name for _, name in written()} == set(OBJECTIVES), "run python docs/reports/objectives.py"
 
 
 @pytest.mark.parametrize(("title", "name"), written())
 def test_the_page_of_variances_is_up_to_date(title, name):
-    """A twentieth of what `docs/objectives.py` does finds the variance written there, within five standard errors, and
-    no bias where there should be none.
+    """A twentieth of the draws of `docs/reports/objectives.py` finds the variance written there, within five standard
+    errors, and no bias where there should be none.
 
     The squared norm of a mean without bias is, in units of what chance gives, at worst chi-square with one degree of
     freedom (when one direction has all the noise): it passes 4² once in 16,000 times.

@@ -334,7 +334,7 @@ def test_a_restart_gives_the_same_bits(name: str, place: str):
     assert same(through, restarted)
 
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[1] / "docs" / "reports"
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ DOCS = Path(__file__).parents[1] / "docs"
     ],
 )
 def test_bias_falls_with_the_power_of_the_step_derived(name, steps, time, power):
-    """A small version of docs/samplers.py, two steps for each sampler and a straight line through them.
+    """A small version of docs/reports/samplers.py, two steps for each sampler and a straight line through them.
 
     First order: within three standard errors of 1; alpha = 1 - sqrt(1 - 2h) bends the line by only
     log2((1 + 0.04/2) / (1 + 0.02/2)) = 0.014. Second order: not below 2 by more than three standard errors.
@@ -363,9 +363,9 @@ def test_bias_falls_with_the_power_of_the_step_derived(name, steps, time, power)
 
 
 def test_the_page_of_biases_has_the_powers_derived():
-    """Every power measured in docs/samplers.md is within three standard errors of the one derived beside it."""
+    """Every power measured in docs/reports/samplers.md is within three standard errors of the one derived beside it."""
     row = r"^\| `([\w-]+)` \| [^|]* \| (\d) \| ([-\d.]+) ± ([\d.]+) \|"
     rows = re.findall(row, (DOCS / "samplers.md").read_text(), re.M)
-    assert len(rows) == len(runpy.run_path(str(DOCS / "samplers.py"))["SERIES"]), "run python docs/samplers.py"
+    assert len(rows) == len(runpy.run_path(str(DOCS / "samplers.py"))["SERIES"]), "run python docs/reports/samplers.py"
     for _, derived, measured, stderr in rows:
         assert abs(float(measured) - float(derived)) < 3 * float(stderr)

@@ -1,7 +1,7 @@
 """A step does not drift away from its floor, the matrix products that it cannot do without.
 
-Ratios within one process only, never times. `docs/performance.md` has what is reached on an idle machine: about half of
-what is allowed here, where another process of the tests keeps the other core busy.
+Ratios within one process only, never times. `docs/reports/performance.md` has what an idle machine reaches: about half
+of what is allowed here, where another process of the tests keeps the other core busy.
 """
 
 import importlib

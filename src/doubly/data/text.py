@@ -43,13 +43,13 @@ def _numbers(file: TextIO, path: Path, first: int, cells: list[str], named: bool
     """The quick way, for numbers only; None where something else is found."""
     lines: list[int] = []
 
-    def kept() -> Iterator[str]:
+    def rows_of_text() -> Iterator[str]:
         for at, text in enumerate(file, 1):
             if text.strip() and not (named and at <= first):
                 lines.append(at)
                 yield text
 
-    found = kept()
+    found = rows_of_text()
     start = next(found, None)
     if start is None:
         raise UserError(f"{path} has a header but no rows: expected lines of numbers separated by commas")

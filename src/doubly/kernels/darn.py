@@ -62,7 +62,7 @@ class _SumsBefore(torch.autograd.Function):
     def forward(ctx: Any, value: Tensor, triangle: Tensor) -> Tensor:
         out, n = torch.empty_like(value), value.shape[1]
         W = value.new_empty(n, n)
-        _fill(W, triangle, _block(n))
+        _unpack(W, triangle, _block(n))
         for start, end in _blocks(n):
             torch.mm(value[:, :end], W[start:end, :end].t(), out=out[:, start:end])
         ctx.save_for_backward(value)
@@ -89,7 +89,7 @@ def _blocks(n: int) -> list[tuple[int, int]]:
     return [(start, min(n, start + _block(n))) for start in range(0, n, _block(n))]
 
 
-def _fill(square: Tensor, triangle: Tensor, block: int) -> None:
+def _unpack(square: Tensor, triangle: Tensor, block: int) -> None:
     _check(triangle, len(square))
     choose.loops().darn_square(*as_arrays(triangle.contiguous()), block, *as_arrays(square))
 
@@ -133,7 +133,7 @@ class _Square(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, triangle: Tensor, n: int) -> Tensor:
         out = triangle.new_empty(n, n)
-        _fill(out, triangle, n)
+        _unpack(out, triangle, n)
         return out
 
     @staticmethod

@@ -130,9 +130,9 @@ def _rows(c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor, shape: tupl
 
 
 class _Run(NamedTuple):
-    """Of n rows: log_prob; logits, where asked for; value - sigmoid(logits) and the last hidden layer, where kept.
+    """Of n rows: log_prob; logits if asked for; for a backward pass, value - sigmoid(logits) and the last hidden layer.
 
-    `exact` belongs to the latter: how each tile of rows has it.
+    `exact` says in which form each tile of rows has that hidden layer.
     """
 
     log_prob: Tensor
@@ -152,12 +152,12 @@ def _run(
     n: int,
     *,
     asked: bool = False,
-    kept: bool = False,
+    backward: bool = False,
 ) -> _Run:
     loops = choose.loops()
     width, n_hidden = V.shape
-    logits, residual = c.new_empty(n * asked, width), c.new_empty(n * kept, width)
-    end, exact = c.new_empty(n * kept, n_hidden), torch.empty(math.ceil(n / loops.ROWS), dtype=torch.bool)
+    logits, residual = c.new_empty(n * asked, width), c.new_empty(n * backward, width)
+    end, exact = c.new_empty(n * backward, n_hidden), torch.empty(math.ceil(n / loops.ROWS), dtype=torch.bool)
     run = _Run(c.new_empty(n), logits, residual, end, exact)
     drawn = rng is not None, *(NO_KEY if rng is None else key(rng))
     loops.nade(*as_arrays(c, r, W, V, value), *drawn, *as_arrays(*run))
@@ -171,7 +171,7 @@ class _LogProb(torch.autograd.Function):
     def forward(
         ctx: Any, c: Tensor, r: Tensor, W: Tensor, V: Tensor, value: Tensor, rng: torch.Generator | None, n: int
     ) -> Tensor:
-        run = _run(c, r, W, V, value, rng, n, kept=True)
+        run = _run(c, r, W, V, value, rng, n, backward=True)
         ctx.n_c, ctx.n_r = len(c), len(r)
         ctx.save_for_backward(W, V, value, run.residual, run.end, run.exact)
         return run.log_prob

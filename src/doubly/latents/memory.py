@@ -16,9 +16,9 @@ def stored(layer: Layer, value: Tensor) -> Tensor:
     return pack(value) if layer.kind == "binary" else value
 
 
-def recalled(layer: Layer, kept: Tensor, dtype: torch.dtype) -> Tensor:
+def recalled(layer: Layer, saved: Tensor, dtype: torch.dtype) -> Tensor:
     """What was stored."""
-    return unpack(kept, layer.n_out, dtype) if layer.kind == "binary" else kept.to(dtype)
+    return unpack(saved, layer.n_out, dtype) if layer.kind == "binary" else saved.to(dtype)
 
 
 def pack(bits: Tensor) -> Tensor:

@@ -41,7 +41,7 @@ class SBN(Layer):
         W, b = params["W"], params["b"]
         if not choose.fused(given, W, b, value):
             return super().log_prob_vjp(params, value, given, grad)
-        return self._tracked(value, linear.log_prob_vjp(given.detach(), W.detach(), b.detach(), value.detach(), grad))
+        return self._vjp(value, linear.log_prob_vjp(given.detach(), W.detach(), b.detach(), value.detach(), grad))
 
     def draw_vjp(
         self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, grad: bool = True
@@ -50,9 +50,9 @@ class SBN(Layer):
         if not choose.fused(given, W, b):
             return super().draw_vjp(params, given, rng, draws, grad)
         value, found = linear.draw_vjp(given.detach(), W.detach(), b.detach(), rng, draws, grad)
-        return self._tracked(value, found)
+        return self._vjp(value, found)
 
-    def _tracked(self, value: Tensor, found: linear.Linear) -> LayerVJP:
+    def _vjp(self, value: Tensor, found: linear.Linear) -> LayerVJP:
         return LayerVJP(value, found.log_prob, lambda weight, into: found.vjp(weight, into["W"], into["b"]))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:

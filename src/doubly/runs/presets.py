@@ -22,7 +22,7 @@ _VAE = {
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "dsgnht-nais": ("the paper's method: thermostat, importance sampling, inclusive KL", {"resample": True}),
     "recommended": (
-        "the same with what docs/study.md found to be better, after Adam; an epoch has a tenth of the steps",
+        "the same with what docs/reports/study.md found to be better, after Adam; an epoch has a tenth of the steps",
         {
             "warmup": 150,
             "warmup_step": 3e-3,

@@ -20,7 +20,7 @@ from doubly.runs.presets import PRESETS, preset
 Fields = dict[str, Any]  # settings by name, as a table of a .toml file has them
 
 # What the recommended settings start from. For autoencoders, the recipes have all of them; for Gibbs chains,
-# docs/study.md says why these.
+# docs/reports/study.md says why these.
 RECOMMENDED: dict[str, Fields] = {
     "dsgnht-nais": PRESETS["recommended"][1],
     "dsgnht-vae": {},

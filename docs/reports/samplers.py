@@ -1,6 +1,6 @@
-"""Measure how the bias of the samplers falls with the step; write docs/samplers.md and docs/sampler-bias.svg.
+"""Measure how the bias of the samplers falls with the step; write samplers.md and sampler-bias.svg beside this.
 
-python docs/samplers.py   (three to four minutes of one core)
+python docs/reports/samplers.py   (three to four minutes of one core)
 """
 
 import math
@@ -149,47 +149,60 @@ def machine() -> str:
     return f"{cpu.split(':')[1].strip()}, {torch.get_num_threads()} thread, PyTorch {torch.__version__}"
 
 
-TEXT = """# How far off a sampler is
+TEXT = """# Samplers: how biased each is, against its step
 
-Written by `python docs/samplers.py`; do not edit it by hand. Seed {seed}, {chains:,} chains for each point;
+1. **The bias of the paper's thermostat (`sgnht`) does not vanish with the step**: with the friction fixed at a = 0.1,
+   it samples too narrowly, however small η is.
+2. **With a friction per unit of time held fixed, its bias is of first order in h = √η.**
+3. **`sgnht-split` is of second order**: the better thermostat.
+4. **`sghmc` and `sgld` are of second order in h, too**, but noise in the gradient heats them.
+5. **The measured powers agree with the derived ones**; a test compares them.
+
+## How it was measured
+
+Written by `python docs/reports/samplers.py`; do not edit it by hand. Seed {seed}, {chains:,} chains for each point;
 {machine}.
 
 ![Bias against the step, with fitted powers](sampler-bias.svg)
 
 The target has the log density -θ²/2 - θ⁴/4, in one dimension, with E[θ²] = {exact:.5f}. The picture shows how far the
-average of θ² over long chains is from that, with exact gradients, so that what is seen is the error of the step alone.
+average of θ² over long chains is from that. Gradients are exact, so only the error of the step is seen.
 
 **What h is.** With a momentum, u ← u + η grad and θ ← θ + u: η = step / n_data is the *square* of the step in time,
-h = √η. The friction a of one step is then h times the friction per unit of time. The order of a scheme is seen when
-the friction per unit of time is held (here at 1, so a = h); holding a itself is another limit, and the first row.
-Langevin dynamics have no momentum: their step in time is η itself, so what is h² here is first order in their own time.
+h = √η. The friction a of one step is then h times the friction per unit of time. To see the order of a scheme, the
+friction per unit of time is held fixed (here at 1, so a = h). Holding a itself fixed is another limit: the first row.
+Langevin dynamics have no momentum. Their step in time is η itself, so h² here is first order in their own time.
+
+## Orders
 
 | sampler | friction | power of h, derived | power of h, measured | bias at h ≈ 0.1 |
 |---|---|---|---|---|
 {rows}
 
-The powers are of log \\|bias\\| = c + p log h + d hᵐ, fitted by least squares with the weights of the standard errors.
-The last term stands for the next order of the expansion (m = 1, but 2 for `sgnht-split`, `sgld` and the fixed
-friction), so that p is the power as h → 0. A plain straight line through the points of `sgnht` with a = h has the slope
+The powers come from log \\|bias\\| = c + p log h + d hᵐ, by least squares with the weights of the standard errors. The
+last term is the next order of the expansion (m = 1, but 2 for `sgnht-split`, `sgld` and the fixed friction), so
+that p is the power as h → 0. A straight line through the points of `sgnht` with a = h has the slope
 {plain}, through those of `sgnht-split` {plain_split}: they bend a little.
-The errors are of sampling only. For `sghmc` two next terms matter, h from η' (see below) and h² from the target, and a
-fit with one of them lets the power come out somewhat low.
+The errors are of sampling only. For `sghmc` two next terms matter, h from η' (see below) and h² from the target. A fit
+with one of them gives a power that is somewhat too low.
 
-**Why.**
+## Why
 
-* `sgnht`: Euler's thermostat holds E[u²] at η, but at the right temperature of θ the momentum, which is taken half a
-  step away, has E[u²] = η / (1 - α/2). So θ comes out at the temperature 1 - α/2 (derived at the head of
-  `tests/test_samplers.py`), with α near a: first order in h where a/h is held, and no convergence where a itself is.
+* `sgnht`: Euler's thermostat holds E[u²] at η. But at the right temperature of θ, the momentum, which is taken half a
+  step away, has E[u²] = η / (1 - α/2). So θ is sampled at the temperature 1 - α/2 (derived at the head of
+  `tests/test_samplers.py`), with α near a. This is first order in h if a/h is fixed, and does not converge if a is.
 * `sgnht-split` is symmetric, so the expansion of its bias has even powers of h only.
-* `sghmc` has no thermostat to be misled. With g = a / (1 - a/2) and η' = η / (1 - a/2), its step is
-  (1 + g/2) θ₊ - 2 θ + (1 - g/2) θ₋ = η' grad + N(0, 2 g η'), which is the scheme of Brünger, Brooks and Karplus, of
+* `sghmc` has no thermostat. With g = a / (1 - a/2) and η' = η / (1 - a/2), its step is
+  (1 + g/2) θ₊ - 2 θ + (1 - g/2) θ₋ = η' grad + N(0, 2 g η'). That is the scheme of Brünger, Brooks and Karplus, of
   second order in θ. Only its u is too hot, by about a/2.
 * `sgld`: Euler's scheme is of first order in its step η.
 
-**What it does not say.** On this target the thermostats sample too narrowly, `sgld` and `sghmc` too widely. And the
-gradients are exact here: noise in them of variance s² heats `sgld` by a factor of 1 + η s²/2 and `sghmc` by
-1 + η s²/(2a), unless it is told, while the thermostats take it up. `tests/test_sampler_laws.py` tests the whole law of
-every sampler, with and without such noise; and the powers above, in a few seconds.
+## Limits
+
+On this target the thermostats sample too narrowly, `sgld` and `sghmc` too widely; other targets may differ. Gradients
+are exact here. Noise of variance s² in them heats `sgld` by a factor of 1 + η s²/2 and `sghmc` by 1 + η s²/(2a), unless
+it is told the variance. The thermostats absorb such noise. `tests/test_sampler_laws.py` tests the whole law of every
+sampler, with and without noise, and the powers above, in a few seconds.
 """
 
 
