@@ -1,6 +1,7 @@
 """Rows of the paper's tables: every recipe can be built, and one that is small runs from training to the page."""
 
 import dataclasses
+import itertools
 import json
 import math
 import time
@@ -76,14 +77,24 @@ def only(monkeypatch, recipe: Recipe) -> None:
 
 @pytest.fixture
 def small(monkeypatch) -> Recipe:
-    config = preset("dsgnht-nais", data="bars", hidden=(6,), theta_steps=2, batch=300, epochs=500, collect=4, threads=1)
+    config = preset("dsgnht-nais", data="bars", hidden=(6,), theta_steps=2, batch=300, epochs=40, collect=4, threads=1)
     recipe = Recipe("small", "Table 0", "small", -5.58, False, "dsgnht-nais", config, EvaluateConfig(draws=50, refit=2))
     only(monkeypatch, recipe)
     return recipe
 
 
-def test_a_row_within_a_budget_is_cut_and_says_so(small, monkeypatch, tmp_path, capsys):
-    """A hundred thousand epochs take minutes, however quick the machine is."""
+@pytest.fixture
+def ticking(monkeypatch) -> None:
+    """A clock that goes on by 5 ms whenever it is read: a budget is a count of work, as long on any machine.
+
+    A mini-batch reads it three times, so that an epoch of seven takes about 0.1 s.
+    """
+    ticks = itertools.count()
+    monkeypatch.setattr(time, "monotonic", lambda: next(ticks) / 200)
+
+
+def test_a_row_within_a_budget_is_cut_and_says_so(small, ticking, monkeypatch, tmp_path, capsys):
+    """A hundred thousand epochs would take hours of the clock that ticks."""
     longer = dataclasses.replace(small, config=dataclasses.replace(small.config, epochs=100_000, collect=10_000))
     only(monkeypatch, longer)
     index = [
@@ -140,7 +151,7 @@ def test_the_times_of_a_draw_and_of_a_pass_are_measured_beside_all_else(small, m
         return 3 + 7 * passes + 1e-6 * reproduce.FEW_ROWS * draws + 0.5 * refine
 
     monkeypatch.setattr(reproduce, "_trial", trial)
-    question = dataclasses.replace(small.question, draws=100_000)
+    question = dataclasses.replace(small.evaluation, draws=100_000)
     assert reproduce._seconds_a_draw(run, question) == pytest.approx(1e-6 * len(run.data().test), rel=1e-3)
     assert reproduce._seconds_a_pass(run, question) == pytest.approx(7)
     assert reproduce._seconds_of_refining(run, question) == 0, "it is not asked for"
@@ -150,13 +161,13 @@ def test_the_times_of_a_draw_and_of_a_pass_are_measured_beside_all_else(small, m
     assert (soon.refine, later.refine) == (0, 20), "not if it takes more than half of the time"
 
 
-def test_a_refit_comes_out_of_the_time_for_training(small, monkeypatch, tmp_path):
+def test_a_refit_comes_out_of_the_time_for_training(small, ticking, monkeypatch, tmp_path):
     """Passes that are said to take an hour leave nothing but what a sample takes; those that take no time, all."""
     config, epochs = dataclasses.replace(small.config, epochs=100_000, collect=10_000), []
     for seconds in (3600.0, 0.0):
         monkeypatch.setattr(reproduce, "_seconds_a_pass", lambda run, question, seconds=seconds: seconds)
         folder = tmp_path / str(seconds)
-        epochs.append(len(reproduce._train(config, folder, 3.0, small.question, quiet=True).metrics()))
+        epochs.append(len(reproduce._train(config, folder, 3.0, small.evaluation, quiet=True).metrics()))
     assert epochs[0] < epochs[1]
 
 
@@ -189,7 +200,7 @@ def test_a_row_that_was_cut_goes_on_to_its_end_without_a_budget(small, tmp_path)
 
 
 def test_a_plan_with_more_epochs_waits_for_what_was_collected_early(small, tmp_path):
-    """Of 500 epochs the first 10 are waited for and the last 4 collected from; planned as 8, it collects after 4."""
+    """Of 40 epochs the first 10 are waited for and the last 4 collected from; planned as 8, it collects after 4."""
     run = fit_config(dataclasses.replace(small.config, epochs=8), tmp_path / "run", quiet=True)
     assert [record["phase"] for record in run.metrics()] == [*["burn-in"] * 4, *["collect"] * 4]
 
@@ -208,7 +219,7 @@ def test_a_plan_with_more_epochs_waits_for_what_was_collected_early(small, tmp_p
 def test_an_optimiser_that_was_cut_goes_on_too(small, monkeypatch, tmp_path):
     """It has nothing to collect, and ends where validation has levelled off or its epochs are over."""
     config = preset("rws", data="bars", hidden=(6,), epochs=30, collect=0, patience=30, threads=1)
-    optimised = dataclasses.replace(small, config=config, question=dataclasses.replace(small.question, of="last"))
+    optimised = dataclasses.replace(small, config=config, evaluation=dataclasses.replace(small.evaluation, of="last"))
     only(monkeypatch, optimised)
     index = tmp_path / "results", tmp_path / "runs"
     first = reproduce.reproduce("small", *index, budget=0.01, quiet=True)
@@ -222,7 +233,7 @@ def test_an_optimiser_that_was_cut_goes_on_too(small, monkeypatch, tmp_path):
 def test_a_row_may_be_annealed_and_that_is_its_value(small, monkeypatch, tmp_path):
     asked = EvaluateConfig(draws=50, refit=2, ais=30, ais_chains=2, ais_rows=10_000)
     gibbs = dataclasses.replace(
-        small, config=dataclasses.replace(small.config, estimator="gibbs", epochs=6), question=asked
+        small, config=dataclasses.replace(small.config, estimator="gibbs", epochs=6), evaluation=asked
     )
     only(monkeypatch, gibbs)
     found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
@@ -281,8 +292,8 @@ def test_the_time_that_annealing_takes_is_foreseen(small, monkeypatch, tmp_path)
         return loaded(self)
 
     monkeypatch.setattr(Run, "data", slow_data)
-    asked = dataclasses.replace(small.question, ais=200, ais_chains=3, ais_rows=20)
-    assert reproduce._seconds_of_annealing(run, small.question) == 0
+    asked = dataclasses.replace(small.evaluation, ais=200, ais_chains=3, ais_rows=20)
+    assert reproduce._seconds_of_annealing(run, small.evaluation) == 0
     # 20 rows, and as many of the model up and down
     assert reproduce._seconds_of_annealing(run, asked) == pytest.approx((20 + 40) * 200 * 3)
     every = dataclasses.replace(asked, ais_rows=10**6)
@@ -340,7 +351,7 @@ def test_a_result_says_what_it_lacks(small, monkeypatch, tmp_path):
     newer = dataclasses.replace(
         small,
         config=dataclasses.replace(small.config, phi_schedule="cosine"),
-        question=dataclasses.replace(small.question, ais=10),
+        evaluation=dataclasses.replace(small.evaluation, ais=10),
     )
     only(monkeypatch, newer)
     del result["config"]["phi_schedule"]  # as before there was such a setting
@@ -348,7 +359,7 @@ def test_a_result_says_what_it_lacks(small, monkeypatch, tmp_path):
 
 
 def test_a_row_with_the_recommended_settings_is_filed_apart(small, tmp_path):
-    found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", 2.0, quiet=True, recommended=True)
+    found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", 0.01, quiet=True, recommended=True)
     assert found["config"]["step"] == preset("recommended").step != small.config.step
     assert found["config"]["hidden"] == small.config.hidden
     assert (tmp_path / "results" / "small-recommended.json").exists()
