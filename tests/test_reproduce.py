@@ -140,7 +140,7 @@ def test_a_budget_is_never_too_short_for_a_sample(small, monkeypatch, tmp_path):
     assert found["samples"] == 1
 
 
-def test_the_times_of_a_draw_and_of_a_pass_are_measured_beside_all_else(small, monkeypatch, tmp_path):
+def test_the_times_of_a_draw_and_of_a_pass_are_measured_beside_all_else(small, ticking, monkeypatch, tmp_path):
     """Three seconds go by before anything is drawn, seven with each pass, a microsecond with each draw of a row.
 
     A step of refining takes half a second for a few rows; 20 are a share of the test rows in that, twenty times.

@@ -1,6 +1,5 @@
 """Run folders: a fit that is stopped, however roughly, and resumed ends with the same bits as one left alone."""
 
-import multiprocessing
 import os
 import random
 import signal
@@ -22,6 +21,7 @@ from doubly.runs.build import build
 from doubly.runs.folder import Run
 from doubly.training.protocol import fit as train_fit
 from doubly.training.state import finished, init
+from forks import command
 
 # a checkpoint at every mini-batch (0 minutes): SIGKILL may strike while one is being written
 SHORT = [
@@ -52,11 +52,6 @@ SHORT += [
 SHORT += ["--keep", "3", "--patience", "5", "--checkpoint-minutes", "0", "--threads", "1", "--valid-draws", "5"]
 
 
-# a process of its own for each command, forked from one that has imported what they all need
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["doubly.cli", "doubly.runs.fit", "numba"])
-
-
 class Stop(NamedTuple):
     """A signal that a process gives itself, so many seconds after it has written a checkpoint of its own."""
 
@@ -73,29 +68,6 @@ class Stop(NamedTuple):
             time.sleep(0.002)
         time.sleep(self.seconds)
         os.kill(os.getpid(), self.kind)
-
-
-def _command(args: list[str], said: Path, stop: Stop | None) -> None:
-    with open(said, "w") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
-    if stop:
-        stop.watch()
-    cli.main(args)
-
-
-class Ended(NamedTuple):
-    code: int
-    said: str
-
-
-def command(*args: str, said: Path, stop: Stop | None = None) -> Ended:
-    """Run a command to its end, or until it is stopped."""
-    process = FORKS.Process(target=_command, args=(list(args), said, stop))
-    process.start()
-    process.join(600)
-    assert process.exitcode is not None, "it hangs"
-    return Ended(process.exitcode, said.read_text())
 
 
 def everything(folder: Path) -> dict[str, Any]:
@@ -135,7 +107,7 @@ def test_a_fit_stopped_at_random_and_resumed_ends_with_the_same_bits(kind, left_
     args = ["fit", *SHORT, "--out", str(folder)]
     file = folder / "checkpoint" / "state.safetensors"
     for _ in range(3):
-        code, said = command(*args, said=tmp_path / "said.txt", stop=Stop(kind, file, dice.uniform(0, 0.15)))
+        code, said = command(*args, said=tmp_path / "said.txt", first=Stop(kind, file, dice.uniform(0, 0.15)).watch)
         assert code == (-kind if kind == signal.SIGKILL else 128 + kind), "the fit must be stopped in its middle"
         if kind != signal.SIGKILL:
             assert said.strip().splitlines()[-1].startswith("doubly: stopped in epoch"), said
