@@ -6,7 +6,7 @@ RUN ?= runs/digits
 # what `make run` fits; shorten it with FIT="--epochs 4 --collect 2"
 FIT ?= --hidden 100 --step 0.02 --phi-step 1e-3 --epochs 100 --collect 40 --keep 5
 
-.PHONY: setup run test check bench bench-quality study figures docs
+.PHONY: setup run test quick check bench bench-quality study figures docs
 
 setup: $(VENV)/.installed
 
@@ -22,8 +22,15 @@ run: setup
 	$(BIN)/doubly sample $(RUN) -n 100 --out $(RUN)/samples.png
 	$(BIN)/doubly report $(RUN)
 
+# a worker that has nothing left takes over half of the other's tests, so that both end together
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
+
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(PYTEST)
+
+# while one works: all but what tests/slow.txt lists
+quick: check
+	$(PYTEST) -m "not slow"
 
 check: setup
 	$(BIN)/ruff check .

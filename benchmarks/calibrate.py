@@ -62,7 +62,7 @@ def functions(model: Chain, theta: Tensor, x: Tensor) -> list[float]:
 
 
 def ranks(estimator: str, replicate: int) -> list[list[float]]:
-    """For each function: the rank of the truth among the samples, and how many of their standard deviations it is off."""
+    """For each function: the rank of the truth among the samples, and by how many standard deviations it is off."""
     rng = generator("cpu", replicate, "calibrate")
     model = Chain.build("sbn", data=VISIBLE, hidden=(HIDDEN,))
     truth = torch.randn(model.size, generator=rng)

@@ -9,10 +9,6 @@ TARGET = Path(__file__).with_name("registry.md")
 
 def page() -> str:
     """Every member of every registry, in tables."""
-<<<<<<< HEAD:docs/members.py
-    lines = ["# What there is to choose from", "", "Made from the registries by `make docs`.", ""]
-    for title, members in registries().members.items():
-=======
     lines = [
         "# Registry: what can be chosen by name",
         "",
@@ -20,10 +16,7 @@ def page() -> str:
         "given after a colon: `--model nade:width=20`. [CONTRIBUTING.md](../CONTRIBUTING.md) says how to add a member.",
         "",
     ]
-    for title, members in registries().items():
-        if title in ("kernels", "versions"):
-            continue
->>>>>>> h-docs:docs/registry.py
+    for title, members in registries().members.items():
         lines += [f"## {title.capitalize()}", "", "| name | what it is | options |", "|---|---|---|"]
         for name, entry in members.items():
             options = ", ".join(f"`{key}={value}`" for key, value in entry.options.items())

@@ -1,9 +1,26 @@
-"""One thread for every test: the models are small, and two workers share the cores."""
+"""One thread for every test: the models are small, and two workers share the cores. What is slow is marked here."""
 
 import os
+from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+SLOW = Path(__file__).with_name("slow.txt")
+
+
+def slow_tests() -> set[str]:
+    return {line for line in SLOW.read_text().splitlines() if line and not line.startswith("#")}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test is slow that is listed, by its own name or by that of its function, which means all its parameters."""
+    slow = slow_tests()
+    for item in items:
+        name = item.nodeid.removeprefix("tests/")
+        if name in slow or name.partition("[")[0] in slow:
+            item.add_marker(pytest.mark.slow)

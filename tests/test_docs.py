@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+import shlex
 import shutil
 import string
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 import doubly
+from doubly import cli
 from doubly.kernels import choose
 from doubly.runs.build import Facts, build
 from doubly.runs.config import from_dict
@@ -38,12 +40,24 @@ def test_python_blocks_run(text, tmp_path):
     subprocess.run([sys.executable, "-c", text], cwd=tmp_path, check=True, capture_output=True)
 
 
-@pytest.mark.parametrize("text", [block for block in blocks("sh") if "make run" not in block.values[0]])
-def test_shell_blocks_run(text, tmp_path):
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    subprocess.run(
-        ["bash", "-ec", text], cwd=tmp_path, check=True, capture_output=True, env=os.environ | {"PATH": path}
-    )
+SHELL = [block for block in blocks("sh") if "make run" not in block.values[0]]
+
+
+@pytest.mark.parametrize("text", SHELL)
+def test_shell_blocks_run(text, tmp_path, monkeypatch):
+    """The first block as people run it; others in this process, where PyTorch is loaded, if they are but our commands.
+
+    A command that fails raises SystemExit.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    if text == SHELL[0].values[0] or not all(re.fullmatch(r"doubly [^|&;<>$`\\]*", line) for line in lines):
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        environment = os.environ | {"PATH": path}
+        subprocess.run(["bash", "-ec", text], cwd=tmp_path, check=True, capture_output=True, env=environment)
+        return
+    monkeypatch.chdir(tmp_path)
+    for line in lines:
+        cli.main(shlex.split(line, comments=True)[1:])
 
 
 def test_make_run_ends_with_a_table_and_a_report(tmp_path):

@@ -4,9 +4,8 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from doubly.latents import Annealing
 from doubly.runs.build import build
 from doubly.runs.config import from_dict
 from doubly.runs.folder import Run
+from doubly.runs.progress import Progress
 from doubly.training.protocol import fit
 from doubly.training.state import State, init
 
@@ -341,23 +341,28 @@ def test_annealing_that_is_stopped_goes_on_after_the_rows_that_are_done(run, mon
     assert torch.equal(resumed.ess, whole.ess)
 
 
-def test_an_evaluation_that_is_stopped_goes_on_where_it_was(run, tmp_path):
+def test_an_evaluation_that_is_stopped_goes_on_where_it_was(run, tmp_path, monkeypatch, capsys):
+    """SIGTERM comes when scoring is first told of, so that it never comes too late."""
     x = load("bars").test[:60]
     np.savetxt(tmp_path / "x.csv", x, fmt="%d", delimiter=",")
-    how = {"draws": 20_000, "refit": 1, "memory": 0.5, "threads": 1}
+    how = {"draws": 2000, "refit": 1, "memory": 0.05, "threads": 1}
     evaluate(run.path, x=x, quiet=True, **how | {"draws": 1})  # the proposal is fitted, so that scoring is told first
     flags = [part for name, value in how.items() for part in (f"--{name}", str(value))]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "doubly", "evaluate", str(run.path), "--input", str(tmp_path / "x.csv"), *flags],
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    assert process.stderr is not None
-    while (line := process.stderr.readline()) and "scoring" not in line:
-        pass
-    process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGTERM
-    assert "goes on from there" in said.splitlines()[-1]
+
+    def told(self: Progress, message: str, last: bool = False) -> None:
+        assert "scoring" in message
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a command that does not listen goes on
+    monkeypatch.setattr(Progress, "show", told)
+    try:
+        with pytest.raises(SystemExit) as stop:
+            cli.main(["evaluate", str(run.path), "--input", str(tmp_path / "x.csv"), *flags])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        monkeypatch.undo()
+    assert stop.value.code == 128 + signal.SIGTERM
+    assert "goes on from there" in capsys.readouterr().err.splitlines()[-1]
     (left,) = (run.path / "evaluations").glob("unfinished-*")
     resumed = evaluate(run.path, x=x, quiet=True, **how)
     assert not left.exists(), "it was taken up and finished"

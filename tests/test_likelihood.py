@@ -1,8 +1,10 @@
 """Scoring by many draws: its errors are what they say, its memory is bounded, and draws are saved where they may be."""
 
+import dataclasses
 import math
-import subprocess
+import re
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,9 +12,11 @@ from torch import Tensor
 
 from doubly import Chain, UserError
 from doubly.latents import LikelihoodConfig, PartialSums, log_likelihood
-from doubly.latents.likelihood import GROUPS, RELIABLE, _ess, _khat
+from doubly.latents.importance import propose
+from doubly.latents.likelihood import GROUPS, RELIABLE, _add, _ess, _khat, _noise, fresh
 from doubly.latents.pair import Pair
 from exact import bits
+from forks import call
 
 
 def case(off: float) -> Pair:
@@ -75,10 +79,10 @@ def test_draws_are_spent_where_they_are_needed():
 def test_stopping_when_it_looks_good_does_not_change_the_score():
     """Over 3,000 copies of each of 8 rows, the mean weight is p(x), within 4 standard errors, as with fixed draws.
 
-    Were the draws that decide averaged too, a row would stop on a lucky round: with weights 1/p or 0, as these nearly
-    are, that shifts the mean by some per cent, which is many standard errors here.
+    Were the draws that decide averaged too, a row would stop on a lucky round. With so few draws `enough` that shifts
+    the mean of a row by 2 %, which is eight standard errors here.
     """
-    given, how = case(off=1.0), LikelihoodConfig(draws=6400, adaptive=True)
+    given, how = case(off=1.0), LikelihoodConfig(draws=1600, adaptive=True, enough=20)
     x = bits(6)[:64:8]
     found = log_likelihood(given, x.repeat(3000, 1), how)
     ratio = (found.log_likelihood.double() - enumerated(given, x).repeat(3000)).exp().view(3000, 8)
@@ -87,12 +91,29 @@ def test_stopping_when_it_looks_good_does_not_change_the_score():
 
 
 def test_groups_are_filled_evenly_however_small_the_parts():
-    """7 draws at a time, which end in another group each time: the noise is that of all draws in one part."""
-    given, x = case(off=0.5), bits(6)[[11]].repeat(500, 1)
-    small = log_likelihood(given, x, LikelihoodConfig(draws=140, memory=7 * 11 * 16 / 2**20))
-    whole = log_likelihood(given, x, LikelihoodConfig(draws=140))
-    # means over 500 rows of standard deviations that are each known to 1 / sqrt(2 * 19) = 16 %: 4 errors of 1 % each
-    assert small.noise.mean().item() == pytest.approx(whole.noise.mean().item(), rel=0.04)
+    """7 draws at a time, which end in another group each time: sums and noise are those of all draws in one part."""
+    given, how = case(off=0.5), LikelihoodConfig(draws=140)
+    x, rows = bits(6)[[11]].repeat(500, 1), torch.arange(500)
+    log_weight = propose(given, x.float(), 140, torch.Generator().manual_seed(0)).log_weight
+    whole, parts = (fresh(how, x, given.proposal) for _ in range(2))
+    _add(whole, rows, log_weight)
+    for part in log_weight.split(7):
+        _add(parts, rows, part)
+    assert (parts.counts == 7).all()
+    torch.testing.assert_close(parts, whole, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(_noise(parts, 0), _noise(whole, 0), rtol=1e-9, atol=0)
+
+    counts, totals = [], [-math.inf]
+
+    def watch(sums: PartialSums, share: float) -> None:
+        counts.append(sums.counts[:, 0].clone())
+        totals.append(float(sums.sums[:, 0].logsumexp(0)))
+
+    log_likelihood(given, x[:1], dataclasses.replace(how, memory=7 * 11 * 16 / 2**20), watch=watch)
+    assert [int(count.sum()) for count in counts] == list(range(7, 141, 7))
+    assert all(count.max() - count.min() <= 1 for count in counts)
+    added = torch.tensor(totals).exp().diff()
+    assert len(added.unique()) > 10, "each part has draws of its own"
 
 
 def test_the_adaptive_score_stops_and_goes_on_bit_for_bit():
@@ -138,27 +159,27 @@ def test_settings_that_make_no_sense_are_refused(wrong):
         LikelihoodConfig(**wrong)
 
 
-MEMORY = """
-import re, sys, torch
-from doubly import Chain
-from doubly.inference import Scoring, log_likelihood
-torch.set_num_threads(1)
-model, proposal = (build("sbn", data=784, hidden=(200,)) for build in (Chain.build, Chain.build_proposal))
-rng = torch.Generator().manual_seed(0)
-theta, phi = model.init(rng), proposal.init(rng)
-x = (torch.rand(8, 784, generator=rng) < 0.13).byte()
-def memory(name):
-    return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1]) / 1024
-for allowed in (1.0, float(sys.argv[1])):  # the first time, kernels are compiled
-    open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from here
-    before = memory("VmRSS")
-    log_likelihood(model, theta, proposal, phi, x, Scoring(draws=20_000, memory=allowed))
-print(memory("VmHWM") - before)
-"""
+def megabytes(name: str) -> float:
+    found = re.search(name + r":\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) / 1024
+
+
+def used(memory: float) -> float:
+    """In a process of its own: by how many megabytes its memory grows at most while rows are scored."""
+    torch.set_num_threads(1)
+    model, proposal = (build("sbn", data=784, hidden=(200,)) for build in (Chain.build, Chain.build_proposal))
+    rng = torch.Generator().manual_seed(0)
+    given = Pair(model, model.init(rng), proposal, proposal.init(rng))
+    x = (torch.rand(8, 784, generator=rng) < 0.13).byte()
+    log_likelihood(given, x, LikelihoodConfig(draws=20, memory=1.0))  # kernels are compiled
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    before = megabytes("VmRSS")
+    log_likelihood(given, x, LikelihoodConfig(draws=20_000, memory=memory))
+    return megabytes("VmHWM") - before
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a stretch of work")
 def test_memory_stays_within_the_setting():
     """Unbounded, 8 rows of 20,000 draws of 984 cells would be 600 MB for a single tensor."""
-    done = subprocess.run([sys.executable, "-c", MEMORY, "96"], check=True, capture_output=True, text=True)
-    assert 10 < float(done.stdout) < 96
+    assert 10 < call(used, 96.0) < 96

@@ -1,22 +1,28 @@
 """The memory of a fit is what docs/reports/performance.md says: bytes for each cell, for each weight, for each row."""
 
-import json
-import subprocess
+import re
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 
-PROGRAM = r"""
-import re, sys, json, torch
-from doubly.config import Facts, build, from_dict
-from doubly.train import batches, init, rows_at, step
-torch.set_num_threads(1)
+from doubly.runs.build import Facts, build
+from doubly.runs.config import from_dict
+from doubly.training.state import init
+from doubly.training.step import batches, rows_at, step
+from forks import call
 
-def memory(name):
-    return int(re.search(name + r":\s+(\d+)", open("/proc/self/status").read())[1]) * 1024
 
-def fit(width, rows, **fields):
+def memory(name: str) -> int:
+    found = re.search(name + r":\s+(\d+)", Path("/proc/self/status").read_text())
+    assert found
+    return int(found[1]) * 1024
+
+
+def fit(width: int, rows: int, **fields: Any) -> int:
+    """Some steps of a fit; how many weights it has."""
     method = build(from_dict(fields), Facts(width, "binary", ()))
     rng = torch.Generator().manual_seed(0)
     train = torch.randint(2, (rows, width), generator=rng, dtype=torch.uint8)
@@ -25,13 +31,21 @@ def fit(width, rows, **fields):
         state = step(method, state, rows_at(method, train, index, state.rng), index, rows)
     return method.model.size + method.proposal.size
 
-case = json.loads(sys.argv[1])
-fit(**case | {"width": 80, "rows": 60, "hidden": [40], "batch": 10})  # kernels are compiled
-open("/proc/self/clear_refs", "w").write("5")  # the peak is counted from here
-before = memory("VmRSS")
-weights = fit(**case)
-print(memory("VmHWM") - before, weights)
-"""
+
+class Used(NamedTuple):
+    bytes: int
+    weights: int
+
+
+def used(case: dict[str, Any]) -> Used:
+    """In a process of its own: by how much its memory grows at most while some steps are taken."""
+    torch.set_num_threads(1)
+    fit(**case | {"width": 80, "rows": 60, "hidden": [40], "batch": 10})  # kernels are compiled
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted from here
+    before = memory("VmRSS")
+    weights = fit(**case)
+    return Used(memory("VmHWM") - before, weights)
+
 
 BASE: dict[str, Any] = {"width": 784, "hidden": [200], "batch": 100, "draws": 5, "rows": 2000}
 
@@ -53,7 +67,6 @@ def test_a_fit_takes_no_more_memory_than_is_said(change):
     """Bytes: 24 for each cell of draws x batch x (columns + hidden units), 64 for each weight of the model and the
     proposal, 1 for each cell of the training rows, and 16 million beside these for what is the same in any fit."""
     case = BASE | change
-    done = subprocess.run([sys.executable, "-c", PROGRAM, json.dumps(case)], check=True, capture_output=True, text=True)
-    used, weights = (int(word) for word in done.stdout.split())
+    found = call(used, case)
     cells = case["draws"] * case["batch"] * (case["width"] + sum(case["hidden"]))
-    assert used < 24 * cells + 64 * weights + case["rows"] * case["width"] + 16e6
+    assert found.bytes < 24 * cells + 64 * found.weights + case["rows"] * case["width"] + 16e6

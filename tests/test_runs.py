@@ -3,11 +3,10 @@
 import os
 import random
 import signal
-import subprocess
-import sys
+import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -15,12 +14,14 @@ import safetensors.torch
 import torch
 
 import doubly
+from doubly import cli
 from doubly.core.errors import Diverged, UserError
 from doubly.core.files import locked, write
 from doubly.runs.build import build
 from doubly.runs.folder import Run
 from doubly.training.protocol import fit as train_fit
 from doubly.training.state import finished, init
+from forks import command
 
 # a checkpoint at every mini-batch (0 minutes): SIGKILL may strike while one is being written
 SHORT = [
@@ -51,8 +52,22 @@ SHORT += [
 SHORT += ["--keep", "3", "--patience", "5", "--checkpoint-minutes", "0", "--threads", "1", "--valid-draws", "5"]
 
 
-def command(*args: str) -> list[str]:
-    return [sys.executable, "-m", "doubly", *args]
+class Stop(NamedTuple):
+    """A signal that a process gives itself, so many seconds after it has written a checkpoint of its own."""
+
+    kind: signal.Signals
+    file: Path
+    seconds: float
+
+    def watch(self) -> None:
+        before = self.file.stat().st_mtime_ns if self.file.exists() else 0
+        threading.Thread(target=self._wait, args=(before,), daemon=True).start()
+
+    def _wait(self, before: int) -> None:
+        while not (self.file.exists() and self.file.stat().st_mtime_ns != before):
+            time.sleep(0.002)
+        time.sleep(self.seconds)
+        os.kill(os.getpid(), self.kind)
 
 
 def everything(folder: Path) -> dict[str, Any]:
@@ -80,7 +95,8 @@ def assert_same(one: Path, other: Path) -> None:
 @pytest.fixture(scope="module")
 def left_alone(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "left-alone"
-    subprocess.run(command("fit", *SHORT, "--out", str(folder)), check=True, capture_output=True)
+    ended = command("fit", *SHORT, "--out", str(folder), said=folder.with_suffix(".txt"))
+    assert ended.code == 0, ended.said
     return folder
 
 
@@ -89,36 +105,17 @@ def test_a_fit_stopped_at_random_and_resumed_ends_with_the_same_bits(kind, left_
     folder = tmp_path / "run"
     dice = random.Random(int(kind))
     args = ["fit", *SHORT, "--out", str(folder)]
-    stops = 0
-    for _ in range(30):
-        process = subprocess.Popen(command(*args), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        if stops < 3:
-            _wait_for_a_checkpoint(folder, process)
-            time.sleep(dice.uniform(0, 0.15))
-            process.send_signal(kind)
-        _, said = process.communicate(timeout=60)
-        if process.returncode == 0:
-            break
-        stops += 1
-        if kind == signal.SIGKILL:
-            assert process.returncode == -kind
-        else:
-            assert process.returncode == 128 + kind
+    file = folder / "checkpoint" / "state.safetensors"
+    for _ in range(3):
+        code, said = command(*args, said=tmp_path / "said.txt", first=Stop(kind, file, dice.uniform(0, 0.15)).watch)
+        assert code == (-kind if kind == signal.SIGKILL else 128 + kind), "the fit must be stopped in its middle"
+        if kind != signal.SIGKILL:
             assert said.strip().splitlines()[-1].startswith("doubly: stopped in epoch"), said
             assert f"doubly resume {folder}" in said
         args = ["resume", str(folder)]
-    assert stops == 3, "the fit must have been stopped in its middle"
+    ended = command(*args, said=tmp_path / "said.txt")
+    assert ended.code == 0, ended.said
     assert_same(left_alone, folder)
-
-
-def _wait_for_a_checkpoint(folder: Path, process: subprocess.Popen) -> None:
-    """Until the process has written one of its own."""
-    file = folder / "checkpoint" / "state.safetensors"
-    before = file.stat().st_mtime_ns if file.exists() else 0
-    end = time.monotonic() + 60
-    while process.poll() is None and not (file.exists() and file.stat().st_mtime_ns != before):
-        assert time.monotonic() < end, "no checkpoint was written"
-        time.sleep(0.002)
 
 
 def test_a_run_with_warm_up_schedule_and_objective_memory_resumes_to_the_same_bits(tmp_path):
@@ -151,10 +148,10 @@ def test_a_run_with_warm_up_schedule_and_objective_memory_resumes_to_the_same_bi
         assert same, f"{name} differs"
 
 
-def test_resuming_a_finished_run_changes_nothing(left_alone):
+def test_resuming_a_finished_run_changes_nothing(left_alone, capsys):
     before = everything(left_alone)
-    said = subprocess.run(command("resume", str(left_alone)), check=True, capture_output=True, text=True)
-    assert "nothing to do" in said.stderr
+    cli.main(["resume", str(left_alone)])
+    assert "nothing to do" in capsys.readouterr().err
     assert everything(left_alone).keys() == before.keys()
 
 

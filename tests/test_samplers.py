@@ -126,12 +126,13 @@ class Measured(NamedTuple):
 def measured(name: str, target: str, eta: float, friction: float, sd: float) -> Measured:
     """Averages over the samples, with N(0, sd²) added to every gradient, n_data = 1 and so step = eta.
 
-    Chains start at 0, off the mean. The slowest mode of the targets decays at a rate of at least 0.9 in units of
-    1/eta steps (with a momentum: of 1/lambda steps), so that after 15 of them its trace is below 1e-5.
+    Chains start at 0, off the mean. The slowest mode of the targets decays at a rate of at least 0.9 in units of 1/eta
+    steps, so that after 15 of them its trace is below 1e-5. With a momentum and a friction of 1 per unit of time, it
+    decays at a rate of 0.5 in units of 1/lambda steps: after 40 of them its trace is below 1e-8.
     """
     sampler, law, rng = SAMPLERS.make(name, friction=friction), TARGETS[target], torch.Generator().manual_seed(1)
     state = sampler.init(torch.zeros(CHAINS * law.width, dtype=torch.float64), rng)
-    burn_in, steps = round(15 / eta), round(10 / eta)
+    burn_in, steps = round(40 / math.sqrt(eta) if hasattr(state, "u") else 15 / eta), round(10 / eta)
     total, watched = torch.zeros(()), torch.zeros(())
     for step in range(burn_in + steps):
         state = sampler.ask(state, eta, rng)

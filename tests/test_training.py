@@ -95,7 +95,7 @@ def test_posterior_mean_and_spread_are_those_of_the_grid():
     exact_mean = torch.stack([(density * v).sum() for v in (w, b, a)])
     exact_sd = torch.stack([(density * v**2).sum() for v in (w, b, a)]).sub(exact_mean**2).sqrt()
 
-    eta, friction, steps, thin, blocks = 0.02, 0.02, 20_000, 10, 25
+    eta, friction, steps, thin, blocks = 0.02, 0.02, 20_000, 20, 25
     chosen = method(
         1,
         (1,),
@@ -111,7 +111,7 @@ def test_posterior_mean_and_spread_are_those_of_the_grid():
         valid_draws=1,
     )
     _, _, thetas = run(chosen, train, train[:1])
-    draws = torch.stack(thetas[100:]).double()  # theta is (W and b of the data layer, b of the top layer)
+    draws = torch.stack(thetas[50:]).double()  # theta is (W and b of the data layer, b of the top layer)
     for name, found, exact, unit in (
         ("mean", draws, exact_mean, exact_sd),
         ("variance", (draws - exact_mean) ** 2, exact_sd**2, exact_sd**2),
@@ -129,10 +129,12 @@ def test_a_fit_on_bars_reaches_the_entropy_of_the_data():
     """The density that was learnt is within d/(2 N) nats of the one that made the data.
 
     A chain may settle where two bars share a unit (one seed in five did), so that as in practice the best of some is
-    taken, by validation.
+    taken, by validation; where the first is as good as it can be, there is no second.
     """
     data = load("bars")
     train, valid, test = (torch.as_tensor(rows) for rows in (data.train, data.valid, data.test))
+    assert data.log_density is not None
+    truth = data.log_density(data.valid).mean()
     fits = []
     for seed in range(3):
         settings = {"hidden": (32,), "step": 0.2, "theta_steps": 5, "phi_step": 1e-2, "prior": "normal:scale=3"}
@@ -140,10 +142,11 @@ def test_a_fit_on_bars_reaches_the_entropy_of_the_data():
         chosen = build(from_dict(settings | protocol), data)
         state, records, _ = run(chosen, train, valid)
         fits.append((records[-1].valid, chosen, state))
+        if records[-1].valid > truth - 0.14:  # what d weights may cost, see below
+            break
     _, chosen, state = max(fits, key=lambda fit: fit[0])
     theta = state.mean.float()
     phi = refit(chosen, theta, state.phi.theta, train, passes=20)
-    assert data.log_density is not None
     lost = data.log_density(data.test) - score_rows(chosen, theta, phi, test, 500).log_likelihood.double().numpy()
     stderr = lost.std() / math.sqrt(len(lost))
     # d = 32 * 16 + 16 + 32 = 560 weights learnt from N = 2000 rows cost at most d / (2 N) = 0.14 nats
