@@ -9,13 +9,7 @@ TARGET = Path(__file__).with_name("registry.md")
 
 def page() -> str:
     """Every member of every registry, in tables."""
-    lines = [
-        "# Registry: what can be chosen by name",
-        "",
-        "Written by `make docs` from the registries; do not edit it by hand. `doubly list` shows the same. Options are",
-        "given after a colon: `--model nade:width=20`. [CONTRIBUTING.md](../CONTRIBUTING.md) says how to add a member.",
-        "",
-    ]
+    lines = ["# What there is to choose from", "", "Made from the registries by `make docs`.", ""]
     for title, members in registries().items():
         if title in ("kernels", "versions"):
             continue

@@ -1,6 +1,6 @@
 """Bars: synthetic images of horizontal and vertical bars, their exact density and their entropy.
 
-They come from an SBN with 8 hidden units, one for each row and column of a 4x4 image:
+They come from an SBN with 8 latent units, one for each row and column of a 4x4 image:
   bar_k ~ Bernoulli(1/4);  pixel ~ Bernoulli(sigmoid(-4 + 8 (number of bars through it)))
 """
 

@@ -21,7 +21,7 @@ from doubly.kernels.rows import as_arrays, as_rows, broadcast
 VOTERS = 31  # draws, of which most decide what is common
 NARROW = 32  # widths below which there is nothing to be gained
 FEW = 3  # draws for which the same is true
-# What adding a column costs, in units of its part of a matrix product: on the way to the log-odds, and on the way back.
+# What adding a column costs, in units of its part of a matrix product: in the forward pass and in the backward pass.
 FORTH, BACK = 3.5, 7.0
 
 

@@ -2,7 +2,7 @@
 
 psis         how far importance weights can be trusted: Pareto k̂
 pair         model and proposal with their weights
-memory       what is remembered of a row between two visits
+memory       what is remembered of a row from one epoch to the next
 importance   draws of a proposal, their weights, and what can be read off them
 batch        a mini-batch as it is handed to an estimator
 refine       a proposal refined for each row by itself

@@ -60,7 +60,7 @@ class Gap(NamedTuple):
 @dataclass(frozen=True)
 class Annealing:
     """Annealed importance sampling, with Gibbs sweeps for chains of sbn and darn layers and Hamiltonian Monte Carlo
-    (HMC) where all hidden layers are real, whatever the data layer.
+    (HMC) where all latent layers are real, whatever the data layer.
 
     >>> rng = torch.Generator().manual_seed(0)
     >>> model = Chain.build("sbn", data=4, hidden=(3,))
@@ -224,7 +224,7 @@ def _has_pilot(model: Chain) -> bool:
 
 @dataclass(frozen=True)
 class _Target:
-    """The laws p_beta_t, t = 0…T, of the hidden values z (chains, rows, H) of some rows x."""
+    """The laws p_beta_t, t = 0…T, of the latent variables z (chains, rows, H) of some rows x."""
 
     model: Chain
     theta: Tensor
@@ -233,7 +233,7 @@ class _Target:
 
     @property
     def prior(self) -> tuple[Chain, Tensor]:
-        """The chain of the hidden layers, and its weights, which come after those of the data layer."""
+        """The chain of the latent layers, and its weights, which come after those of the data layer."""
         chain = Chain(self.model.layers[1:])
         return chain, self.theta[self.model.size - chain.size :]
 
@@ -280,7 +280,7 @@ class _Target:
 
 @dataclass(frozen=True)
 class _Moves(ABC):
-    """Moves of the hidden values that leave p_beta_t as it is."""
+    """Moves of the latent variables that leave p_beta_t as it is."""
 
     target: _Target
     count: int
@@ -310,7 +310,7 @@ JITTER = 0.2  # a trajectory as long as an orbit comes back to where it was; len
 
 @dataclass(frozen=True)
 class _HMC(_Moves):
-    """Hamiltonian Monte Carlo on all hidden values at once, with unit masses (Neal 2011).
+    """Hamiltonian Monte Carlo on all latent variables at once, with unit masses (Neal 2011).
 
     u ~ N(0, I), then `leapfrog` times, with F = log f_beta,
     u <- u + eps/2 grad F(z);  z <- z + eps u;  u <- u + eps/2 grad F(z)

@@ -37,7 +37,7 @@ class Estimator(ABC):
 
     @abstractmethod
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
-        """What the estimator remembers of each row between visits."""
+        """What the estimator remembers of each row from one epoch to the next."""
 
     @abstractmethod
     def __call__(self, batch: Batch, wanted: Wanted = "both") -> Estimate:

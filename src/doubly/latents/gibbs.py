@@ -1,4 +1,4 @@
-"""Gibbs sampling of the hidden variables: persistent chains for every row, one sweep for each gradient."""
+"""Gibbs sampling of the latent variables: persistent chains for every row, one sweep for each gradient."""
 
 import math
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """A proposal refined for each row by itself, where many draws are to come from it.
 
-A recognition network has one set of weights for all rows, and what it proposes for one of them is not the best of its
-kind. Here each row gets numbers of its own, which are added to the biases of the proposal's layers and climb the
-inclusive KL of that row, E_{p(z|x)}[log q(z|x)], with self-normalised weights: the objective wake, of one row. The
-draws that find them are thrown away, so that those which follow are as independent as before.
+A recognition network has one set of weights for all rows, so its proposal for a single row is not the best possible.
+Here each row gets numbers of its own, which are added to the biases of the proposal's layers. They ascend
+E_{p(z|x)}[log q(z|x)] of that row, with self-normalised weights: the objective wake, for one row. The draws that find
+them are not used again, so those that follow are as independent as before.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Gibbs sweeps over the hidden layers of a chain: every unit is drawn in turn, given all others."""
+"""Gibbs sweeps over the latent layers of a chain: every unit is drawn in turn, given all others."""
 
 import torch
 import torch.nn.functional as F

@@ -1,5 +1,5 @@
 """A chain of layers: the generative model, which starts from nothing and ends in the data, and equally the proposal,
-which starts from the data and ends in the top hidden layer.
+which starts from the data and ends in the top latent layer.
 
 The weights of a chain are one flat vector, so that samplers and priors are vector algebra and nothing that looks at a
 chain can write into it.
@@ -32,7 +32,7 @@ class ChainDraw(NamedTuple):
 
 
 class ChainVJP(NamedTuple):
-    """As `ChainDraw`, constants, with the way back to the weights."""
+    """As `ChainDraw`, constants, with the vector-Jacobian product for the weights."""
 
     chain: "Chain"
     theta: Tensor
@@ -129,7 +129,7 @@ class Chain:
         start: Start = "glorot",
         masked: bool = False,
     ) -> "Chain":
-        """A proposal for that model's hidden layers: the names again from the data upward (x to z1 first)."""
+        """A proposal for that model's latent layers: the names again from the data upward (x to z1 first)."""
         given = 2 * data if masked else data
         if not hidden:
             return cls((), given, masked)
@@ -206,7 +206,7 @@ class Chain:
         return ChainDraw(values, log_prob)
 
     def log_prob_vjp(self, theta: Tensor, values: Values, given: Tensor | None = None, grad: bool = True) -> ChainVJP:
-        """`log_prob` of complete rows, with its way back if that is wanted."""
+        """`log_prob` of complete rows, with its vector-Jacobian product if that is wanted."""
         givens = (*values[1:], nothing(theta) if given is None else given)
         parts = zip(self.layers, self.unflatten(theta), values, givens, strict=True)
         return ChainVJP(

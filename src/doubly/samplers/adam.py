@@ -21,7 +21,7 @@ class AdamState(NamedTuple):
 
 @dataclass(frozen=True)
 class Adam(Sampler):
-    """Adam, climbing (Kingma & Ba 2015): no noise, so it finds a mode; the proposal is learnt with it.
+    """Adam, ascending (Kingma & Ba 2015): no noise, so it finds a mode; the proposal is learnt with it.
 
     m <- b1 m + (1 - b1) grad,  v <- b2 v + (1 - b2) grad^2
     theta <- theta + eta m^ / (sqrt(v^) + eps),  with m^, v^ corrected for their start at zero
