@@ -58,8 +58,8 @@ def verdict(found: Evidence) -> Iterator[str]:
         )
     if found.optimised:
         return
-    mixing = list(_mixing(found))
-    yield from mixing
+    against = list(_convergence(found))
+    yield from against
     yield from _sizes(found)
     yield _temperature(found)
     if found.chains == 1:
@@ -67,11 +67,11 @@ def verdict(found: Evidence) -> Iterator[str]:
             "only one chain was looked at, its first half against its second: chains from other seeds may have gone "
             "elsewhere"
         )
-    if not mixing and (found.temperature is None or found.temperature.compatible):
+    if not against and (found.temperature is None or found.temperature.compatible):
         yield "nothing here speaks against convergence, which is not a proof"
 
 
-def _mixing(found: Evidence) -> Iterator[str]:
+def _convergence(found: Evidence) -> Iterator[str]:
     """What R-hat says against convergence."""
     traces, chance = found.traces, found.chance
     over = f"over {found.chains} chains" if found.chains > 1 else "between the halves of the chain"

@@ -13,7 +13,7 @@ from doubly.analysis.results import Result, fields_of
 from doubly.core.registry import Registry, describe, options
 from doubly.data import DATASETS
 from doubly.kernels import choose
-from doubly.latents import ESTIMATORS, OBJECTIVES
+from doubly.latents import ESTIMATORS, MOVES, OBJECTIVES
 from doubly.layers import LAYERS
 from doubly.runs.presets import PRESETS
 from doubly.samplers import SAMPLERS
@@ -25,6 +25,7 @@ REGISTRIES: dict[str, Registry] = {
     "samplers": SAMPLERS,
     "priors": PRIORS,
     "estimators": ESTIMATORS,
+    "moves": MOVES,
     "objectives": OBJECTIVES,
     "schedules": SCHEDULES,
     "datasets": DATASETS,

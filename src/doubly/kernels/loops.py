@@ -853,19 +853,19 @@ def _over_lanes(builder, lanes, join):
 
 
 def _multiplier(rows: int) -> Any:
-    """For so many rows, prod_i x_i + y_i G_i; `places` are where x and y of each row begin."""
+    """For so many rows, prod_i x_i + y_i G_i; `starts` are where x and y of each row begin."""
 
     @intrinsic
-    def multiply(context, state, factors, g, n, *places):
+    def multiply(context, state, factors, g, n, *starts):
         def generate(context, builder, signature, values):
             state, factors = (context.make_array(signature.args[a])(context, builder, values[a]) for a in (0, 1))
-            g, n, places = values[2], values[3], cgutils.unpack_tuple(builder, values[4])
+            g, n, starts = values[2], values[3], cgutils.unpack_tuple(builder, values[4])
             ones = ir.VectorType(ir.FloatType(), GIBBS_LANES)([1.0] * GIBBS_LANES)
             products = [cgutils.alloca_once_value(builder, ones) for _ in range(rows)]
             with cgutils.for_range_slice(builder, n.type(0), n, n.type(GIBBS_LANES), n.type) as (i, _):
                 factor = _load(builder, factors, g, i)
                 for row, product in enumerate(products):
-                    x, y = (_load(builder, state, places[2 * row + second], i) for second in (0, 1))
+                    x, y = (_load(builder, state, starts[2 * row + second], i) for second in (0, 1))
                     scaled = builder.fmul(y, factor, flags=("contract",))
                     term = builder.fadd(x, scaled, flags=("contract",))
                     builder.store(builder.fmul(builder.load(product), term), product)
@@ -875,7 +875,7 @@ def _multiplier(rows: int) -> Any:
             return context.make_tuple(builder, signature.return_type, ends)
 
         result = types.UniTuple(types.float64, rows)
-        return result(state, factors, g, n, types.StarArgTuple(places)), generate
+        return result(state, factors, g, n, types.StarArgTuple(starts)), generate
 
     return multiply
 

@@ -33,9 +33,9 @@ def expected_latents(pair: Pair, x: Tensor, draws: int, rng: torch.Generator) ->
     rounds = max(2, math.ceil(2 * draws / (CHAINS + FRESH)))
     total = [x.new_zeros(len(x), layer.n_out) for layer in pair.model.layers[1:]]
     for i in range(rounds):
-        visited = estimator.visit(Batch(pair, x, index, memory, rng, tuning=i < rounds // 2))
-        memory = visited.memory
+        found = estimator.advance(Batch(pair, x, index, memory, rng, tuning=i < rounds // 2))
+        memory = found.memory
         if i >= rounds // 2:  # the first half forgets where it started
-            for sum_, z in zip(total, visited.draws.latents, strict=True):
-                sum_ += (visited.weight[..., None] * z).sum(0)
+            for sum_, z in zip(total, found.draws.latents, strict=True):
+                sum_ += (found.weight[..., None] * z).sum(0)
     return [sum_ / (rounds - rounds // 2) for sum_ in total]

@@ -139,7 +139,7 @@ class Persistent(Estimator):
         return Estimate(theta_grad, phi_grad, batch.memory, {"train": log_p.detach(), "ess": log_p.new_ones(())})
 
     @torch.no_grad()
-    def visit(self, batch: Batch) -> "Visited":
+    def advance(self, batch: Batch) -> "Advanced":
         """Move and compete as in training, without gradients: for weights that stand still."""
         state, memory = self._recall(batch), batch.memory
         if self.sweeps:
@@ -147,7 +147,7 @@ class Persistent(Estimator):
         drawn = weigh(batch.pair, batch.x, state.latents, batch.x if state.completed is None else state.completed)
         if self.draws:
             drawn = join(drawn, propose(batch.pair, batch.x, self.draws, batch.rng))
-        return Visited(drawn, self._compete(batch, drawn, "theta").weight, memory)
+        return Advanced(drawn, self._compete(batch, drawn, "theta").weight, memory)
 
     # The state of the rows
 
@@ -273,7 +273,7 @@ class Persistent(Estimator):
         return annealing.log_likelihood(pair, some.float(), rng)
 
 
-class Visited(NamedTuple):
+class Advanced(NamedTuple):
     """States and fresh draws (C + S, B, …) for rows, their weights (C + S, B), and the memory from now on."""
 
     draws: Draws

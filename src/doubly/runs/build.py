@@ -70,12 +70,17 @@ def _check_latent_layers(model: Chain, proposal: Chain) -> None:
 def _estimators(config: Config, model: Chain, proposal: Chain) -> tuple[Estimator, Estimator]:
     """The estimator of the gradients, and the one that fits a copy of the proposal to fixed weights."""
     objective = OBJECTIVES.make(config.objective)
-    estimator = ESTIMATORS.make(config.estimator, draws=config.draws, objective=objective)
+    estimator = ESTIMATORS.make(config.estimator, draws=config.draws, objective=objective, moves=config.moves)
     estimator.check(model, proposal)
     if config.objective != "wake" and not estimator.takes_objective:
         raise UserError(
             f"the estimator {config.estimator} fits the proposal to its own draws of p(z|x), the objective wake; "
             f"got objective {config.objective}: leave it out, or take estimator nais"
+        )
+    if config.moves != "auto" and not hasattr(estimator, "moves"):
+        raise UserError(
+            f"the estimator {config.estimator} has no moves to choose, got moves {config.moves}: leave them out, or take "
+            "estimator persistent"
         )
     # objectives by score functions or with a learnt baseline gain nothing for fixed weights: wake takes their place
     return estimator, NAIS(max(config.draws, 5), objective if objective.pathwise else Wake())

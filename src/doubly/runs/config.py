@@ -23,7 +23,7 @@ MOST_THREADS = 1024  # beyond which starting them fails in ways that cannot be c
 ORDER = (
     "data", "binarise", "model", "proposal", "hidden", "start", "prior",
     "sampler", "step", "friction", "schedule", "warmup", "warmup_step",
-    "estimator", "draws", "objective", "phi_step", "phi_schedule", "phi_prior",
+    "estimator", "draws", "moves", "objective", "phi_step", "phi_schedule", "phi_prior",
     "batch", "theta_steps", "phi_steps", "resample", "phi_first",
     "valid_draws", "patience", "min_epochs", "epochs", "collect", "collect_every", "means", "window",
     "keep", "keep_mb", "checkpoint_epochs", "checkpoint_minutes", "seed", "device", "compile", "threads",
@@ -74,6 +74,9 @@ class Config(Settings):
     """How the latent variables are drawn for the gradient."""
     draws: int = 5
     """Draws of the latent variables for each row and step (the paper's S)."""
+    moves: str = "auto"
+    """Local moves of remembered latent variables (estimator persistent): gibbs, langevin or hmc with options as in
+    gibbs:share=0.5; auto takes the first that serves the model."""
     objective: str = "wake"
     """Objective that the proposal is trained by."""
     phi_schedule: str = "constant"

@@ -1,11 +1,8 @@
 """Presets: settings that stand for whole methods."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from doubly.core.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 from doubly.runs.config import Config, from_dict
 
 _OPTIMISED = {"sampler": "adam", "step": 1e-3, "phi_step": 1e-3, "prior": "flat", "theta_steps": 1}

@@ -22,7 +22,7 @@ from doubly.runs.config import Config
 FOLDER = "own_files"
 
 
-class Kept(NamedTuple):
+class OwnFile(NamedTuple):
     """A copy in a run folder, and the file that it was made of."""
 
     copy: Path
@@ -59,7 +59,7 @@ def use_copies(folder: Path, config: Config) -> None:
     named = [name for field, text in _texts(config) for name in _own_files(field, text)]
     if named and not may_execute(folder):
         raise UserError(f"{folder} comes with code ({named[0]}), which may not be executed here")
-    for each in _kept(folder):
+    for each in _own_files(folder):
         copy = Source.read(each.copy)
         if copy.sha256 != each.sha256:
             raise UserError(
@@ -70,20 +70,20 @@ def use_copies(folder: Path, config: Config) -> None:
 
 def changed(folder: Path) -> Iterator[str]:
     """A line for each file that is not what it was when the run was created: its copy is used."""
-    for each in _kept(folder):
+    for each in _own_files(folder):
         if not each.origin.is_file():
             yield f"{each.origin} is gone: the run uses its copy, {each.copy}"
         elif Source.read(each.origin).sha256 != each.sha256:
             yield f"{each.origin} has changed since the run was created: the run uses its copy, {each.copy}"
 
 
-def _kept(folder: Path) -> Iterator[Kept]:
+def _own_files(folder: Path) -> Iterator[OwnFile]:
     file = folder / FOLDER / "sources.json"
     if not file.exists():
         return
     for name, facts in read_json(file).items():
         try:
-            yield Kept(folder / FOLDER / Path(name).name, Path(facts["origin"]), str(facts["sha256"]))
+            yield OwnFile(folder / FOLDER / Path(name).name, Path(facts["origin"]), str(facts["sha256"]))
         except (KeyError, TypeError):
             raise UserError(f"{file} is damaged: {name} has no origin or no sha256; put it back") from None
 
