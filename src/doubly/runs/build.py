@@ -79,8 +79,8 @@ def _estimators(config: Config, model: Chain, proposal: Chain) -> tuple[Estimato
         )
     if config.moves != "auto" and not hasattr(estimator, "moves"):
         raise UserError(
-            f"the estimator {config.estimator} has no moves to choose, got moves {config.moves}: leave them out, or take "
-            "estimator persistent"
+            f"the estimator {config.estimator} has no moves to choose, got moves {config.moves}: leave them out, or "
+            "take estimator persistent"
         )
     # objectives by score functions or with a learnt baseline gain nothing for fixed weights: wake takes their place
     return estimator, NAIS(max(config.draws, 5), objective if objective.pathwise else Wake())

@@ -59,7 +59,7 @@ def use_copies(folder: Path, config: Config) -> None:
     named = [name for field, text in _texts(config) for name in _own_files(field, text)]
     if named and not may_execute(folder):
         raise UserError(f"{folder} comes with code ({named[0]}), which may not be executed here")
-    for each in _own_files(folder):
+    for each in _copies(folder):
         copy = Source.read(each.copy)
         if copy.sha256 != each.sha256:
             raise UserError(
@@ -70,14 +70,14 @@ def use_copies(folder: Path, config: Config) -> None:
 
 def changed(folder: Path) -> Iterator[str]:
     """A line for each file that is not what it was when the run was created: its copy is used."""
-    for each in _own_files(folder):
+    for each in _copies(folder):
         if not each.origin.is_file():
             yield f"{each.origin} is gone: the run uses its copy, {each.copy}"
         elif Source.read(each.origin).sha256 != each.sha256:
             yield f"{each.origin} has changed since the run was created: the run uses its copy, {each.copy}"
 
 
-def _own_files(folder: Path) -> Iterator[OwnFile]:
+def _copies(folder: Path) -> Iterator[OwnFile]:
     file = folder / FOLDER / "sources.json"
     if not file.exists():
         return
