@@ -9,6 +9,7 @@ verdict         a diagnosis in words
 diagnose        have the chains mixed, and do they sample at their temperature
 inference_data  weights and traces for ArviZ
 accuracy        how well hidden cells are imputed, beside simpler imputers
+estimators      by draws or by annealing: which bound is larger, and is it settled
 evaluation      the results of evaluations: of one run, a comparison, a curve
 evaluate        evaluate one run, compare several, curves
 report          pictures and the HTML page

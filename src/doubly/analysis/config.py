@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 
-from doubly.core.types import Of, Refit, Split
+from doubly.core.types import By, Of, Refit, Split
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,13 @@ class EvaluateConfig:
     """Which weights: the posterior mean, an ensemble of samples, or the last sample."""
     samples: int | None = None
     """Take the mean of the first so many samples (M), if the run has stored that mean."""
+    by: By = "auto"
+    """How: by draws of the proposal, by annealing from it, or auto: whichever gives a few validation rows more, for
+    both are lower bounds."""
+    temperatures: int = 200
+    """Temperatures of annealing, if rows are scored by it."""
+    settle: bool = True
+    """See whether the number is settled: by bounds from both sides, or by ten times the work on a few rows."""
     adaptive: bool = False
     """Spend draws where they are needed: a row is done once its draws are worth a hundred of equal weight."""
     refit: int = 100

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from doubly.analysis.config import EvaluateConfig
+from doubly.analysis.estimators import GAP_ROWS, by_annealing, by_draws, choose, trust
 from doubly.analysis.evaluation import Annealed, Compared, Comparison, Curve, Evaluation, Point, paired
 from doubly.core.errors import UserError
 from doubly.core.files import write
@@ -23,7 +24,6 @@ from doubly.latents import (
     OBJECTIVES,
     Annealing,
     Gap,
-    LikelihoodConfig,
     Marginal,
     RowLikelihoods,
     check_refinable,
@@ -38,7 +38,6 @@ from doubly.runs.progress import Progress
 
 DRAWS_OF_CURVE = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 TRAINING_DRAWS_OF_CURVE = (1, 2, 5, 10, 20)
-GAP_ROWS = 100  # at most, simulated to see how far apart the bounds of annealing are
 
 
 def evaluate(
@@ -64,13 +63,15 @@ def evaluate(
     with _at_work(settings, runs[0], quiet) as open_posterior:
         chains = [open_posterior(run) for run in runs]
         posterior = dataclasses.replace(chains[0], others=chains[1:])
-        how = LikelihoodConfig(
-            settings.draws, settings.adaptive, refine=settings.refine, memory=settings.memory, seed=settings.seed
-        )
         # annealing first: its result stays in the cache until scoring, which can be stopped and resumed, is over
         annealed = _anneal(settings, posterior, rows) if settings.ais else None
-        scored = posterior.row_likelihoods(rows, settings.of, how, settings.samples)
+        chosen = choose(settings, posterior, data.valid)
+        scored = (by_annealing if chosen.estimator == "annealing" else by_draws)(settings, posterior, rows)
+        error = summarise(scored).stderr or 0.0
+        settled = trust(settings, posterior, chosen.estimator, data.valid, error) if settings.settle else None
+        posterior.tidy()
     found = _evaluation(settings, posterior, data if x is None else None, rows, scored)
+    found = dataclasses.replace(found, chosen=chosen, trust=settled)
     if annealed:
         found = dataclasses.replace(found, annealed=_beside(*annealed, scored))
     if x is None:
@@ -99,6 +100,8 @@ def compare(paths: Sequence[str | Path], quiet: bool = False, **fields: Any) -> 
         _check_same_data(Run(paths[0]), Run(folder))
     _check_each_once([Run(folder) for folder in paths])
     found = {str(folder): evaluate(folder, quiet=quiet, **fields) for folder in paths}
+    if len({one.chosen.estimator for one in found.values()}) > 1:  # like is compared with like
+        found = {name: evaluate(name, quiet=quiet, **fields | {"by": "draws"}) for name in found}
     ranked = sorted(found, key=lambda name: -found[name].summary.log_likelihood)
     best = found[ranked[0]].rows
     return Comparison(tuple(Compared(name, found[name], paired(found[name].rows, best)) for name in ranked))
@@ -149,7 +152,9 @@ CURVES: dict[str, Callable[[Run, Sequence[int], bool, EvaluateConfig], Iterator[
 
 
 def _point(path: Path, at: int, quiet: bool, settings: EvaluateConfig) -> Point:
-    return Point(at, evaluate(path, quiet=quiet, **vars(settings)))
+    """All points of a curve are by draws, unless annealing is asked for: like is compared with like."""
+    by = "draws" if settings.by == "auto" else settings.by
+    return Point(at, evaluate(path, quiet=quiet, **vars(settings) | {"by": by, "settle": False}))
 
 
 @contextmanager

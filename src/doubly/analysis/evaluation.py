@@ -3,11 +3,12 @@
 import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from doubly.analysis.config import EvaluateConfig
+from doubly.analysis.estimators import Chosen, Trust
 from doubly.analysis.results import Result, fields_of, plain, plus_minus
 from doubly.core.statistics import stderr
 from doubly.core.types import Over, Split
@@ -72,19 +73,25 @@ class Evaluation(Result):
     """What may help where rows are unreliable."""
     annealed: Annealed | None = None
     """A second estimate, if it was asked for."""
+    chosen: Chosen = field(default_factory=lambda: Chosen("draws"))
+    """By which estimate the rows were scored, and why."""
+    trust: Trust | None = None
+    """Whether the number is settled, if that was looked at."""
     file: str | None = None
     """The file the rows were read from."""
 
     def text(self) -> str:
         found = self.summary
-        how = "exact" if self.exact else f"{found.draws_used:.0f} draws, {found.ess:.1f} of them effective"
+        how = self._how()
         which = f"rows of {self.file}" if self.file else f"{self.split} rows" if self.split else "given rows"
         lines = [
             f"log-likelihood of {found.n} {which}: {found.log_likelihood:.3f}{plus_minus(found.stderr)} nats "
             f"({WEIGHTS[self.settings.of]}, {how})"
         ]
-        if not self.exact:
+        if self.chosen.estimator == "draws" and not self.exact:
             lines.append(f"± {found.draw_error:.3f} of that is due to the draws")
+        lines += [self._why()] if self.chosen.by_draws is not None else []
+        lines += [self._settled()] if self.trust and not self.exact else []
         if found.unreliable:
             lines.append(
                 f"warning: {found.unreliable} of {found.n} rows have k̂ > 0.7: their draws miss much of p(z|x); "
@@ -96,16 +103,38 @@ class Evaluation(Result):
             lines.append(f"the data's own density gives {self.truth:.3f}")
         return "\n".join(lines)
 
+    def _how(self) -> str:
+        if self.exact:
+            return "exact"
+        if self.chosen.estimator == "annealing":
+            return f"annealed, {self.settings.temperatures} temperatures"
+        return f"{self.summary.draws_used:.0f} draws, {self.summary.ess:.1f} of them effective"
+
+    def _why(self) -> str:
+        return (
+            f"by {self.chosen.estimator}, for both are lower bounds: on validation rows draws of the proposal give "
+            f"{self.chosen.by_draws:.3f}, annealing {self.chosen.by_annealing:.3f}"
+        )
+
+    def _settled(self) -> str:
+        assert self.trust is not None
+        gap, moved = self.trust.gap, self.trust.moved
+        said = [] if gap is None else [f"on rows of the model the bounds from below and above are {gap:.3f} apart"]
+        said += [] if moved is None else [f"ten times the work adds {moved:+.3f} on validation rows"]
+        return f"{'settled' if self.trust.settled else 'not settled'}: {', '.join(said)}"
+
     def to_json(self) -> Any:
         left_out = (*UNSAID, *["split"] * (self.split is None))
         settings = {name: value for name, value in vars(self.settings).items() if name not in left_out}
-        optional = {"truth": self.truth, "advice": self.advice or None, "annealed": self.annealed}
+        trusted = None if self.trust is None else fields_of(self.trust)
+        optional = {"truth": self.truth, "trust": trusted, "advice": self.advice or None, "annealed": self.annealed}
         return plain({
             **fields_of(self.summary),
             "epoch": self.epoch,
             "collected": self.collected,
             "chains": self.chains,
             "exact": self.exact,
+            "estimator": self.chosen.estimator,
             **settings,
             **{name: value for name, value in optional.items() if value is not None},
         })  # fmt: skip
