@@ -22,7 +22,7 @@ _VAE = {
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "dsgnht-nais": ("the paper's method: thermostat, importance sampling, inclusive KL", {"resample": True}),
     "recommended": (
-        "the same with what docs/study.md found to be better, after Adam; an epoch has a tenth of the steps",
+        "the paper's method with the better settings of docs/study.md: starts with Adam; a tenth of the steps an epoch",
         {
             "warmup": 150,
             "warmup_step": 3e-3,
@@ -39,7 +39,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "dsgnht-nais-faithful": (
-        "the same with the settings of the authors' released code, where they differ from the paper's",
+        "the paper's method with the settings of the authors' released code, where they differ from the paper's",
         {
             "resample": True,
             "phi_first": True,
@@ -49,7 +49,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
             "step": 0.02,
         },
     ),
-    "dsgnht-gibbs": ("the thermostat with persistent Gibbs chains for the hidden variables", {"estimator": "gibbs"}),
+    "dsgnht-gibbs": ("the thermostat with persistent Gibbs chains for the latent variables", {"estimator": "gibbs"}),
     "dsgnht-vae": (
         "the thermostat on a variational autoencoder, its proposal by the IWAE bound",
         _VAE | {"step": 0.001},
