@@ -210,7 +210,7 @@ def test_a_comparison_pairs_the_rows(run, second):
 def test_curves_pass_through_the_evaluations(run):
     over_samples = curve(run.path, "samples", quiet=True, draws=10, refit=1)
     assert [point.at for point in over_samples.points] == [1, 2, 6]
-    whole = evaluate(run.path, quiet=True, draws=10, refit=1).summary
+    whole = evaluate(run.path, quiet=True, draws=10, refit=1, by="draws").summary
     assert over_samples.points[-1].evaluation.summary == whole
     over_draws = curve(run.path, "draws", quiet=True, draws=10, refit=1)
     assert [point.at for point in over_draws.points] == [1, 2, 5, 10]
@@ -232,8 +232,8 @@ def test_a_curve_over_training_draws_fits_each_run_once(run):
 @pytest.mark.parametrize("objective", ["wake", "sleep", "wake-sleep"])
 def test_the_proposal_is_refitted_as_asked(run, objective):
     """However it is fitted, the answer is a bound on the same number: within its error of that with many more draws."""
-    few = evaluate(run.path, quiet=True, of="last", draws=50, refit=20, refit_objective=objective)
-    many = evaluate(run.path, quiet=True, of="last", draws=5000, refit=20, refit_objective=objective)
+    few = evaluate(run.path, quiet=True, of="last", by="draws", draws=50, refit=20, refit_objective=objective)
+    many = evaluate(run.path, quiet=True, of="last", by="draws", draws=5000, refit=20, refit_objective=objective)
     assert few.summary.log_likelihood <= many.summary.log_likelihood + 4 * few.summary.draw_error
     (file,) = (run.path / "posterior").glob(f"proposal-*-20-{objective}.safetensors")
     others = [other for other in (run.path / "posterior").glob("proposal-*-20-*.safetensors") if other != file]
@@ -247,7 +247,7 @@ def test_annealing_is_a_second_opinion(run):
     10,000 draws leave a bias of 1 / (2 effective draws), some 1e-4; annealing one of half the variance of its log mean
     weight, which the gap between its own bounds tells.
     """
-    found = evaluate(run.path, quiet=True, draws=10_000, refit=20, ais=200, ais_rows=100).annealed
+    found = evaluate(run.path, quiet=True, draws=10_000, refit=20, by="draws", ais=200, ais_rows=100).annealed
     assert found is not None
     assert found.gap_stderr is not None
     assert found.above_score is not None
@@ -279,7 +279,8 @@ def test_an_evaluation_is_filed_as_it_is_printed(run, capsys):
     )
     assert list(printed)[:7] == ["log_likelihood", "stderr", "draw_error", "ess", "unreliable", "draws_used", "n"]
     others = {"epoch", "collected", "chains", "exact", "split", "draws", "of", "samples", "adaptive", "refit",
-              "refit_objective", "refine", "ais", "ais_rows", "ais_chains", "seed", "truth"}  # fmt: skip
+              "refit_objective", "refine", "ais", "ais_rows", "ais_chains", "seed", "truth", "estimator", "by",
+              "temperatures", "settle", "trust"}  # fmt: skip
     assert set(list(printed)[7:]) - {"advice"} == others
     assert printed["truth"] == found.truth
     line, *_ = found.text().splitlines()

@@ -176,7 +176,7 @@ def test_kept_samples_are_spread_over_the_collection(left_alone):
     kept = sorted(file.name for file in (left_alone / "posterior").glob("draw-*"))
     assert kept == ["draw-00004.safetensors", "draw-00006.safetensors", "draw-00008.safetensors"]  # averages of two
     posterior = doubly.load(left_alone)
-    assert len(posterior.samples()) == 3  # test_judge.py says of what
+    assert len(posterior.samples()) == 3  # test_evaluate.py says of what
 
 
 def test_reading_a_run_does_not_change_it(left_alone):

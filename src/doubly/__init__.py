@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from doubly.samplers.schedules import SCHEDULES, Schedule
     from doubly.sklearn import DeepGenerativeModel
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # each name and where it lives: nothing is imported before it is used, so that the command line starts at once
 _HOMES = {

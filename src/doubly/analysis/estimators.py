@@ -1,7 +1,7 @@
 """Which estimate of log p(x) a run is evaluated by: draws of its proposal, or annealing from it.
 
-Both are lower bounds in the mean, so the larger is the nearer. Which it is, is seen on rows of the validation split, not
-on those that are scored. A number is called settled if it is known to be near: the bounds of annealing from below
+Both are lower bounds in the mean, so the larger is the nearer. Which it is, is seen on rows of the validation split,
+not on those that are scored. A number is called settled if it is known to be near: the bounds of annealing from below
 and above lie within half a nat on rows drawn from the model, or ten times the work moves it by less than its error.
 """
 

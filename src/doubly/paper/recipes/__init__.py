@@ -82,17 +82,8 @@ def _recipe(name: str, table: Fields, row: Fields) -> Recipe:
     kin = dict(table.get("presets", {}).get(base, {}))
     score, better = (table.get(name, {}) | kin.pop(name, {}) | row.pop(name, {}) for name in ("score", "recommended"))
     config = preset(base, **(table["all"] | kin | row))
-    return Recipe(
-        name,
-        table["title"],
-        label,
-        published,
-        bound,
-        base,
-        config,
-        EvaluateConfig(**{"by": "draws", "settle": False} | score),
-        better,
-    )
+    evaluation = EvaluateConfig(**{"by": "draws", "settle": False} | score)
+    return Recipe(name, table["title"], label, published, bound, base, config, evaluation, better)
 
 
 def with_recommended(recipe: Recipe) -> Recipe:
