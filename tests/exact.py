@@ -31,9 +31,9 @@ def assert_same_law(drawn: Tensor, log_prob: Tensor) -> None:
 
 # Rows with holes
 
-HOLLOW_X = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+ROW = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
 MISSING = torch.tensor([False, True, False, True])
-HOLLOW_MODELS = {
+MISSING_MODELS = {
     "sbn": (3,),
     "darn": (3,),
     "nade": (3,),
@@ -43,11 +43,11 @@ HOLLOW_MODELS = {
 }
 
 
-class HollowCase:
+class MissingCase:
     """A model of four bits, two of them missing, all values of which are enumerated; a proposal that knows nothing."""
 
     def __init__(self, name: str, masked: bool = False):
-        hidden = HOLLOW_MODELS[name]
+        hidden = MISSING_MODELS[name]
         types = [name, *(["sbn"] * len(hidden))]
         self.model = Chain.build(types, data=4, hidden=hidden)
         self.theta = torch.cat([
@@ -70,7 +70,7 @@ class HollowCase:
 
     def fits(self) -> Tensor:
         """Which of the 16 x have the observed entries."""
-        return (bits(4) == HOLLOW_X)[:, ~MISSING].all(1)
+        return (bits(4) == ROW)[:, ~MISSING].all(1)
 
     def target(self) -> Tensor:
         """p(x_missing | x_observed), over the four values that there are."""

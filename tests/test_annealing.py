@@ -1,8 +1,9 @@
 """Annealed importance sampling: moves that keep every law on the way, weights with the mean p(x) for any number of
-temperatures, bounds on both sides of the truth. Models are small enough to be enumerated or integrated.
+temperatures, bounds on both sides of the truth; from the prior and from the proposal. Models are small enough to be
+enumerated or integrated.
 
-A bound on a mean is four of its standard errors, estimated from independent repetitions: some 150 such means are looked
-at, of which a hundredth would fall outside if all is well, and the seeds are fixed.
+A bound on a mean is four of its standard errors, estimated from independent repetitions: some 300 such means are looked
+at, of which a fiftieth would fall outside if all is well, and the seeds are fixed.
 """
 
 import math
@@ -18,14 +19,23 @@ from torch import Tensor
 
 from doubly import Chain, UserError
 from doubly.kernels import gibbs as kernel
-from doubly.latents.annealing import _HMC, ACCEPTANCE, Annealing, _Target
-from doubly.latents.sweep import sweep
+from doubly.latents import Pair, propose
+from doubly.latents.annealing import _HMC, ACCEPTANCE, Annealing, _Chains
+from doubly.latents.paths import PATHS, Start
 from doubly.layers.chain import Values
 from exact import BINARY, assert_same_law, bits
 
-BINARY_MODELS = [("sbn", (3,)), ("sbn", (2, 2)), ("darn", (3,)), ("darn:order=3", (2, 2)), ("sbn,darn,sbn", (2, 2))]
+# model, proposal, and the widths of the latent layers
+BINARY_MODELS = [
+    ("sbn", "sbn", (3,)),
+    ("sbn", "sbn", (2, 2)),
+    ("darn", "darn:order=2", (3,)),
+    ("darn:order=3", "darn", (2, 2)),
+    ("sbn,darn,sbn", "sbn,darn:order=1", (2, 2)),
+]
 X = bits(4)[[3, 10, 13]]
-each_model = pytest.mark.parametrize(("names", "hidden"), BINARY_MODELS, ids=str)
+each_model = pytest.mark.parametrize(("names", "proposal", "hidden"), BINARY_MODELS, ids=str)
+each_start = pytest.mark.parametrize("start", PATHS)
 
 
 @pytest.fixture(params=["0", ""], ids=["plain", "fused"])
@@ -36,27 +46,51 @@ def kernels(request, monkeypatch):
 
 
 class Known(NamedTuple):
-    """A model, rows, and log p(x) of these."""
+    """Model and proposal, rows, and log p(x) of these."""
 
-    model: Chain
-    theta: Tensor
+    pair: Pair
     x: Tensor
     exact: Tensor
 
 
-def tempered(chain: Chain, theta: Tensor, x: Tensor, beta: float) -> Tensor:
-    """log p(z) p(x | z)^beta of all z, in the order of bits(), (2^H, …)."""
-    widths = [layer.n_out for layer in chain.layers[1:]]
-    target = _Target(chain, theta.double(), x.double(), [0.0, 1.0])
-    hidden = bits(sum(widths))[:, None].split(widths, -1)
-    return target.log_prior(hidden) + beta * target.log_likelihood(hidden)
+def in_double(pair: Pair) -> Pair:
+    return pair._replace(theta=pair.theta.double(), phi=pair.phi.double())
 
 
-def enumerated(names: str, hidden: tuple[int, ...], dtype: torch.dtype = torch.float64) -> Known:
-    """A model of binary layers whose weights have standard deviation 1."""
-    model = Chain.build(names, data=4, hidden=hidden)
+def log_law(start: Start, pair: Pair, x: Tensor, latents: Values, beta: float) -> Tensor:
+    """log f_beta in double precision, from nothing but `log_prob` of model and proposal."""
+    model, theta, proposal, phi = in_double(pair)
+    x, log_prior = x.double(), model.log_prob_latents(theta, latents)
+    log_p = model.log_prob(theta, (x, *latents))
+    if start == "prior":
+        return log_prior + beta * (log_p - log_prior)
+    return beta * log_p + (1 - beta) * proposal.log_prob(phi, latents[::-1], x)
+
+
+def tempered(start: Start, pair: Pair, x: Tensor, beta: float) -> Tensor:
+    """log f_beta of all z, in the order of bits(), (2^H, …)."""
+    widths = [layer.n_out for layer in pair.model.layers[1:]]
+    return log_law(start, pair, x, bits(sum(widths))[:, None].split(widths, -1), beta)
+
+
+def log_evidence(pair: Pair, x: Tensor) -> Tensor:
+    """log p(x) by enumeration."""
+    return tempered("prior", pair, x, 1.0).logsumexp(0)
+
+
+def random_pair(names: str, proposal: str, data: int, hidden: tuple[int, ...], dtype: torch.dtype) -> Pair:
+    """Layers whose weights have standard deviation 1 in the model, and 1/2 in the proposal, which is wrong but of use."""
+    model = Chain.build(names, data=data, hidden=hidden)
+    chain = Chain.build_proposal(proposal, data=data, hidden=hidden)
     theta = torch.randn(model.size, generator=torch.Generator().manual_seed(32)).to(dtype)
-    return Known(model, theta, X.to(dtype), tempered(model, theta, X, 1.0).logsumexp(0))
+    phi = torch.randn(chain.size, generator=torch.Generator().manual_seed(33)).to(dtype) / 2
+    return Pair(model, theta, chain, phi)
+
+
+def enumerated(names: str, proposal: str, hidden: tuple[int, ...], dtype: torch.dtype = torch.float64) -> Known:
+    """Binary layers, all of whose values can be listed."""
+    pair = random_pair(names, proposal, 4, hidden, dtype)
+    return Known(pair, X.to(dtype), log_evidence(pair, X))
 
 
 def assert_mean(values: Tensor, expected: float | Tensor) -> None:
@@ -69,11 +103,11 @@ def assert_mean(values: Tensor, expected: float | Tensor) -> None:
 def log_weights(known: Known, annealing: Annealing, seed: int) -> Tensor:
     """log w of every chain, (chains, rows): given the steps of a pilot run, they are independent."""
     rng = torch.Generator().manual_seed(seed)
-    return annealing._log_weights(known.model, known.theta, known.x, None, rng, lambda done, total: None, 2**23)
+    return annealing._log_weights(known.pair, known.x, None, rng, lambda done, total: None, 2**23)
 
 
 def assert_close_in_the_limit(known: Known, annealing: Annealing, seed: int) -> None:
-    """log_marginal with 16 chains, over and over, finds log p(x) but for its own bias.
+    """log_likelihood with 16 chains, over and over, finds log p(x) but for its own bias.
 
     With weights that vary little the log of their mean over S chains is below log p(x) by Var(w) / (2 S p(x)²).
     The next term is smaller by a factor of about S.
@@ -88,14 +122,15 @@ def assert_close_in_the_limit(known: Known, annealing: Annealing, seed: int) -> 
 # Gibbs sweeps at a temperature.
 
 
+@each_start
+@pytest.mark.parametrize("proposal", ["sbn", "darn", "darn:order=2,sbn"])
 @pytest.mark.parametrize("names", ["sbn", "darn", "sbn,darn,sbn", "darn,sbn,darn:order=1"])
 @pytest.mark.parametrize(("data", "hidden"), [(4, (3, 2)), (70, (65, 5))], ids=str)
 def test_every_unit_is_drawn_from_its_tempered_conditional(
-    names: str, data: int, hidden: tuple[int, ...], kernels: str, monkeypatch
+    names: str, proposal: str, data: int, hidden: tuple[int, ...], start: Start, kernels: str, monkeypatch
 ):
     """The log-odds of every unit, in the state in which the sweep finds it, from nothing but log_prob."""
-    chain, rng, beta = Chain.build(names, data=data, hidden=hidden), torch.Generator().manual_seed(1), 0.3
-    theta = torch.randn(chain.size, generator=rng)
+    pair, rng, beta = random_pair(names, proposal, data, hidden, torch.float32), torch.Generator().manual_seed(1), 0.3
     x, *old = (torch.randint(2, (*shape, n), generator=rng).float() for shape, n in zip(
         [(3,), (2, 3), (2, 3)], [data, *hidden], strict=True))  # fmt: skip
     found, real = [], kernel.sweep
@@ -105,72 +140,120 @@ def test_every_unit_is_drawn_from_its_tempered_conditional(
         return found[-1]
 
     monkeypatch.setattr(kernel, "sweep", watched)
-    new = sweep(chain, theta, x, tuple(old), rng, beta)
-    target, values = _Target(chain, theta.double(), x.double(), [0.0, 1.0]), [value.double() for value in old]
+    new = PATHS[start](pair, x).sweep(tuple(old), beta, rng)
+    values = [value.double() for value in old]
     for level, value in enumerate(values):
         for k in range(value.shape[-1]):
             ends = []
             for bit in (0.0, 1.0):
                 value[..., k] = bit
-                ends.append(target.log_prior(tuple(values)) + beta * target.log_likelihood(tuple(values)))
+                ends.append(log_law(start, pair, x, tuple(values), beta))
             torch.testing.assert_close(found[level].log_odds[..., k].double(), ends[1] - ends[0], rtol=1e-4, atol=1e-3)
             value[..., k] = new[level][..., k]
 
 
 @each_model
+@each_start
 @pytest.mark.parametrize("beta", [0.3, 0.9])
-def test_a_sweep_keeps_its_law(names: str, hidden: tuple[int, ...], beta: float, kernels: str):
-    """From exact draws of p_beta, one sweep gives exact draws again; from zeros, twenty do."""
-    known, rng = enumerated(names, hidden, torch.float32), torch.Generator().manual_seed(2)
-    x = X[1]
-    law = tempered(known.model, known.theta, x[None], beta).log_softmax(0)[:, 0]
+def test_a_sweep_keeps_its_law(
+    names: str, proposal: str, hidden: tuple[int, ...], start: Start, beta: float, kernels: str
+):
+    """From exact draws of f_beta, one sweep gives exact draws again; from zeros, twenty do."""
+    known, rng = enumerated(names, proposal, hidden, torch.float32), torch.Generator().manual_seed(2)
+    path = PATHS[start](known.pair, known.x[1])
+    law = tempered(start, known.pair, X[1], beta).log_softmax(0)[:, 0]
     numbers = torch.multinomial(law.exp(), 20_000, replacement=True, generator=rng)
-    found = bits(sum(hidden))[numbers].float().split(list(hidden), 1)
-    found = sweep(known.model, known.theta, x.float(), found, rng, beta)
+    found = path.sweep(bits(sum(hidden))[numbers].float().split(list(hidden), 1), beta, rng)
     assert_same_law(torch.cat(found, 1), law)
     found = tuple(torch.zeros(20_000, n) for n in hidden)
     for _ in range(20):
-        found = sweep(known.model, known.theta, x.float(), found, rng, beta)
+        found = path.sweep(found, beta, rng)
     assert_same_law(torch.cat(found, 1), law)
+
+
+@each_model
+@each_start
+def test_the_density_of_a_path_is_its_law(names: str, proposal: str, hidden: tuple[int, ...], start: Start):
+    """`log_density` and `log_ratio` against the definitions; what is drawn has the law f_0, which sums to one."""
+    known, rng = enumerated(names, proposal, hidden), torch.Generator().manual_seed(27)
+    path = PATHS[start](known.pair, known.x)
+    every = bits(sum(hidden))[:, None].expand(-1, 3, -1).split(list(hidden), -1)
+    for beta in (0.0, 0.3, 1.0):
+        torch.testing.assert_close(path.log_density(every, beta), tempered(start, known.pair, X, beta).expand(-1, 3))
+    ends = [tempered(start, known.pair, X, beta) for beta in (0.0, 1.0)]
+    torch.testing.assert_close(path.log_ratio(every), (ends[1] - ends[0]).expand(-1, 3))
+    torch.testing.assert_close(ends[0].logsumexp(0), torch.zeros_like(ends[0][0]), rtol=0, atol=1e-12)
+    drawn = torch.cat(path.draw(10_000, rng), -1)
+    for row in range(3):
+        assert_same_law(drawn[:, row], ends[0].expand(-1, 3)[:, row])
 
 
 # Weights of binary models.
 
 
 @each_model
+@each_start
 @pytest.mark.parametrize("temperatures", [1, 4])
-def test_the_mean_weight_is_the_likelihood(names: str, hidden: tuple[int, ...], temperatures: int, kernels: str):
+def test_the_mean_weight_is_the_likelihood(
+    names: str, proposal: str, hidden: tuple[int, ...], start: Start, temperatures: int, kernels: str
+):
     """E[w] = p(x), and down from exact posterior draws E[1/w] = 1 / p(x), however few the temperatures."""
-    known, chains = enumerated(names, hidden, torch.float32), 10_000
-    assert_mean(torch.exp(log_weights(known, Annealing(temperatures, chains), seed=3) - known.exact), 1)
+    known, chains = enumerated(names, proposal, hidden, torch.float32), 10_000
+    log_weight = log_weights(known, Annealing(temperatures, chains, start), seed=3)
+    assert_mean(torch.exp(log_weight - known.exact), 1)
     rng = torch.Generator().manual_seed(4)
-    posterior = tempered(known.model, known.theta, X, 1.0).softmax(0)
+    posterior = tempered(start, known.pair, X, 1.0).softmax(0)
     numbers = torch.multinomial(posterior.T, chains, replacement=True, generator=rng).T.flatten()
     z = tuple(bits(sum(hidden))[numbers].float().split(list(hidden), 1))
-    rows, annealing = known.x.repeat(chains, 1), Annealing(temperatures, chains=1)
-    found = annealing.reverse(known.model, known.theta, rows, z, rng).log_likelihood
+    rows, annealing = known.x.repeat(chains, 1), Annealing(temperatures, 1, start)
+    found = annealing.reverse(known.pair, rows, z, rng).log_likelihood
     assert_mean(torch.exp(known.exact - found.view(chains, len(X))), 1)
 
 
 @each_model
+@each_start
 @pytest.mark.parametrize("schedule", ["sigmoid", "linear"])
-def test_many_temperatures_find_the_likelihood(names: str, hidden: tuple[int, ...], schedule: Any):
-    known = enumerated(names, hidden)
-    assert_close_in_the_limit(known, Annealing(50, chains=16 * 100, schedule=schedule), seed=5)
+def test_many_temperatures_find_the_likelihood(
+    names: str, proposal: str, hidden: tuple[int, ...], start: Start, schedule: Any
+):
+    known = enumerated(names, proposal, hidden)
+    assert_close_in_the_limit(known, Annealing(50, 16 * 100, start, schedule), seed=5)
 
 
-def test_one_temperature_is_importance_sampling_from_the_prior():
-    known = enumerated("sbn", (2, 2))
-    target = _Target(known.model, known.theta, known.x, [0.0, 1.0])
-    z = target.prior_draws(7, torch.Generator().manual_seed(7))
-    found = Annealing(1, chains=7).log_likelihood(known.model, known.theta, X, torch.Generator().manual_seed(7))
-    expected = target.log_likelihood(z)
+@each_start
+def test_one_temperature_is_importance_sampling(start: Start):
+    """From the prior the weights are p(x | z), from the proposal p(x, z) / q(z | x)."""
+    known = enumerated("sbn", "sbn", (2, 2))
+    if start == "prior":
+        (layer, params), rng = known.pair.data_layer, torch.Generator().manual_seed(7)
+        z = PATHS[start](known.pair, known.x).draw(7, rng)
+        expected = layer.log_prob(params, known.x, z[0])
+    else:
+        expected = propose(known.pair, known.x, 7, torch.Generator().manual_seed(7)).log_weight
+    found = Annealing(1, 7, start).log_likelihood(known.pair, X, torch.Generator().manual_seed(7))
     torch.testing.assert_close(found.log_likelihood, expected.logsumexp(0) - math.log(7))
     w = torch.softmax(expected, 0)
     torch.testing.assert_close(found.ess, 1 / w.square().sum(0))
 
 
-# Real hidden values.
+def test_few_temperatures_go_further_from_the_proposal():
+    """Of a proposal close to the posterior: weights whose spread is much smaller than with the same from the prior.
+
+    One latent unit, of which a proposal that is linear in x can have the exact posterior: then every weight is p(x).
+    """
+    model, proposal = (build("sbn", data=4, hidden=(1,)) for build in (Chain.build, Chain.build_proposal))
+    theta = torch.randn(model.size, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
+    below, above = model.unflatten(theta)
+    weight, bias, softplus = below["W"][:, 0], below["b"], torch.nn.functional.softplus
+    offset = above["b"] - softplus(weight + bias).sum() + softplus(bias).sum()
+    pair = Pair(model, theta, proposal, torch.cat([weight, offset]))
+    known = Known(pair, X, log_evidence(pair, X))
+    spread = {start: log_weights(known, Annealing(4, 100, start), seed=28).std(0) for start in PATHS}
+    assert (spread["prior"] > 0.01).all()
+    assert (spread["proposal"] < 1e-9).all()
+
+
+# Real latents.
 
 
 def moments(model: Chain, theta: Tensor) -> torch.distributions.MultivariateNormal:
@@ -183,6 +266,16 @@ def moments(model: Chain, theta: Tensor) -> torch.distributions.MultivariateNorm
     return torch.distributions.MultivariateNormal(mean, covariance)
 
 
+def wide_proposal(hidden: tuple[int, ...], data: int) -> tuple[Chain, Tensor]:
+    """Linear in x, and wider than the posterior, whose mean it misses: the weights p / q have a variance."""
+    proposal = Chain.build_proposal("gaussian:widths=none", data=data, hidden=hidden)
+    phi = 0.3 * torch.randn(proposal.size, generator=torch.Generator().manual_seed(29), dtype=torch.float64)
+    for params in proposal.unflatten(phi):  # views of phi
+        params["W_sigma"].zero_()
+        params["b_sigma"].fill_(0.1)
+    return proposal, phi
+
+
 def linear(depth: int) -> Known:
     """Linear layers with fixed variances, so many of them over two standard normal values."""
     model = Chain.build(["gaussian:widths=none"] * depth + ["normal"], data=3, hidden=(2,) * depth)
@@ -193,21 +286,20 @@ def linear(depth: int) -> Known:
         params["b_sigma"].mul_(0.3)
     law = moments(model, theta)
     x = law.mean + torch.randn(3, 3, generator=rng, dtype=torch.float64)
-    return Known(model, theta, x, law.log_prob(x))
+    return Known(Pair(model, theta, *wide_proposal((2,) * depth, 3)), x, law.log_prob(x))
 
 
-def integrated(name: str, dtype: torch.dtype = torch.float64) -> Known:
+def integrated(name: str) -> Known:
     """A binary data layer over one normal value, integrated out by the trapezium rule.
 
     The integrand and all its derivatives vanish at both ends, so that the rule is exact to many digits.
     """
     model = Chain.build([name, "normal"], data=4, hidden=(1,))
-    theta = torch.randn(model.size, generator=torch.Generator().manual_seed(9)).to(dtype)
+    theta = torch.randn(model.size, generator=torch.Generator().manual_seed(9)).double()
     points = torch.linspace(-9, 9, 4001, dtype=torch.float64)
-    target = _Target(model, theta.double(), X, [0.0, 1.0])
-    hidden = (points[:, None, None],)
-    log_p = target.log_prior(hidden) + target.log_likelihood(hidden)
-    return Known(model, theta, X.to(dtype), log_p.logsumexp(0) + math.log(18 / 4000))
+    pair = Pair(model, theta, *wide_proposal((1,), 4))
+    log_p = log_law("prior", pair, X, (points[:, None, None],), 1.0)
+    return Known(pair, X, log_p.logsumexp(0) + math.log(18 / 4000))
 
 
 REAL: dict[str, Callable[[], Known]] = {"linear 1": lambda: linear(1), "linear 2": lambda: linear(2)} | {
@@ -217,35 +309,54 @@ each_real = pytest.mark.parametrize("name", REAL)
 
 
 @each_real
+@each_start
 @pytest.mark.parametrize("temperatures", [1, 4])
-def test_the_mean_weight_is_the_likelihood_with_real_values(name: str, temperatures: int):
+def test_the_mean_weight_is_the_likelihood_with_real_values(name: str, start: Start, temperatures: int):
     """E[w] = p(x). That the steps were fitted to these rows beforehand changes nothing."""
     known = REAL[name]()
-    assert_mean(torch.exp(log_weights(known, Annealing(temperatures, 4000, leapfrog=3), seed=10) - known.exact), 1)
+    log_weight = log_weights(known, Annealing(temperatures, 4000, start, leapfrog=3), seed=10)
+    assert_mean(torch.exp(log_weight - known.exact), 1)
 
 
 @each_real
-def test_many_temperatures_find_the_likelihood_with_real_values(name: str):
-    assert_close_in_the_limit(REAL[name](), Annealing(50, chains=16 * 100, leapfrog=5), seed=11)
+@each_start
+def test_many_temperatures_find_the_likelihood_with_real_values(name: str, start: Start):
+    """That proposal is further from the posterior than the prior is."""
+    temperatures = 50 if start == "prior" else 100
+    assert_close_in_the_limit(REAL[name](), Annealing(temperatures, 16 * 100, start, leapfrog=5), seed=11)
 
 
-def exact_draws(known: Known, row: int, beta: float, n: int, rng: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-    """n draws of p_beta(z | x), with its mean and the Cholesky factor of its precision, for a linear model.
+def exact_draws(
+    known: Known, start: Start, row: int, beta: float, n: int, rng: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """n draws of f_beta(z | x), with its mean and the Cholesky factor of its precision, for a linear model.
 
-    precision = I + beta W' S^-1 W, mean = precision^-1 beta W' S^-1 (x - b)
+    precision = P_0 + beta W' S^-1 W, mean = precision^-1 (P_0 m_0 + beta W' S^-1 (x - b)), where the start is
+    N(m_0, P_0^-1): the prior N(0, I), or I^beta times the proposal's to the power of 1 - beta.
     """
-    below = known.model.unflatten(known.theta)[0]
+    below, (above,) = known.pair.model.unflatten(known.pair.theta)[0], known.pair.proposal.unflatten(known.pair.phi)
     scaled = below["W_mu"].T * torch.exp(-2 * below["b_sigma"])
-    factor = torch.linalg.cholesky(torch.eye(2).double() + beta * scaled @ below["W_mu"])
-    mean = torch.cholesky_solve((beta * scaled @ (known.x[row] - below["b_mu"]))[:, None], factor)[:, 0]
+    precision, moment = torch.eye(2).double(), torch.zeros(2).double()
+    if start == "proposal":
+        narrow = torch.exp(-2 * above["b_sigma"])
+        precision = beta * precision + (1 - beta) * narrow.diag()
+        moment = (1 - beta) * narrow * (above["W_mu"] @ known.x[row] + above["b_mu"])
+    factor = torch.linalg.cholesky(precision + beta * scaled @ below["W_mu"])
+    moment = moment + beta * scaled @ (known.x[row] - below["b_mu"])
+    mean = torch.cholesky_solve(moment[:, None], factor)[:, 0]
     noise = torch.randn(n, 2, generator=rng, dtype=torch.float64)
     return mean + torch.linalg.solve_triangular(factor.T, noise.T, upper=True).T, mean, factor
 
 
+def chains_of(known: Known, start: Start, betas: list[float], rows: slice = slice(None)) -> _Chains:
+    return _Chains(PATHS[start](known.pair, known.x[rows]), betas)
+
+
+@each_start
 @pytest.mark.parametrize("beta", [0.2, 1.0])
 @pytest.mark.parametrize("step", [0.1, 0.5, 0.85])
-def test_hamiltonian_moves_keep_their_law(beta: float, step: float):
-    """Two moves from exact draws of p_beta give exact draws, and so do fifty from zeros, if they are stable.
+def test_hamiltonian_moves_keep_their_law(start: Start, beta: float, step: float):
+    """Two moves from exact draws of f_beta give exact draws, and so do fifty from zeros, if they are stable.
 
     Made white, every coordinate is a standard normal and their square length is chi-square: Kolmogorov-Smirnov, at
     significance 1e-4. At beta = 1 the narrowest standard deviation is 0.43, and at the largest step, twice that, half
@@ -253,38 +364,38 @@ def test_hamiltonian_moves_keep_their_law(beta: float, step: float):
     there from elsewhere would take long.
     """
     known, rng, n = linear(1), torch.Generator().manual_seed(13), 10_000
-    target = _Target(known.model, known.theta, known.x[:1], [0.0, beta, 1.0])
-    moves = _HMC(target, 2, 4, torch.full((2, 1), step, dtype=torch.float64))
-    start, mean, factor = exact_draws(known, 0, beta, n, rng)
-    starts = [(start, 1), (torch.zeros_like(start), 25)]
+    chains = chains_of(known, start, [0.0, beta, 1.0], slice(1))
+    moves = _HMC(chains, 2, 4, torch.full((2, 1), step, dtype=torch.float64))
+    first, mean, factor = exact_draws(known, start, 0, beta, n, rng)
+    starts = [(first, 1), (torch.zeros_like(first), 25)]
     for z, times in starts if step < 0.7 else starts[:1]:
-        hidden: Values = (z[:, None],)
+        latents: Values = (z[:, None],)
         for _ in range(times):
-            hidden = moves(hidden, 1, rng)
-        assert (hidden[0][:, 0] != z).any(-1).double().mean() > 0.3  # it moves
-        white = (hidden[0][:, 0] - mean) @ factor
+            latents = moves(latents, 1, rng)
+        assert (latents[0][:, 0] != z).any(-1).double().mean() > 0.3  # it moves
+        white = (latents[0][:, 0] - mean) @ factor
         for coordinate in white.T:
             assert stats.kstest(coordinate.numpy(), "norm").pvalue > 1e-4
         assert stats.kstest(white.square().sum(-1).numpy(), "chi2", (2,)).pvalue > 1e-4
 
 
+@each_start
 @pytest.mark.parametrize("temperatures", [5, 200])
-def test_the_pilot_finds_steps_that_are_accepted(temperatures: int):
+def test_the_pilot_finds_steps_that_are_accepted(start: Start, temperatures: int):
     """Of a narrow posterior: acceptance near what is aimed at, though the first guess is far too large.
 
     On exact draws. The pilot leaves log eps within some 0.2 of where it should be (two standard deviations), and where
     acceptance falls from 0.8 to 0.3 log eps rises by 0.25: it is within 0.2 or so, and 0.3 is allowed.
     """
     known = linear(1)
-    known.model.unflatten(known.theta)[0]["b_sigma"].fill_(-3.0)
+    known.pair.model.unflatten(known.pair.theta)[0]["b_sigma"].fill_(-3.0)
     betas = Annealing(temperatures).betas()
-    target = _Target(known.model, known.theta, known.x, betas)
-    moves = _HMC.tuned(target, 1, 5, torch.Generator().manual_seed(14), lambda: None)
+    moves = _HMC.tuned(chains_of(known, start, betas), 1, 5, torch.Generator().manual_seed(14), lambda: None)
     assert moves.step.shape == (temperatures, 3)
     t, rng = temperatures - 1, torch.Generator().manual_seed(15)
     for row in range(3):
-        one = _Target(known.model, known.theta, known.x[row : row + 1], betas)
-        z, *_ = exact_draws(known, row, betas[t], 2000, rng)
+        one = chains_of(known, start, betas, slice(row, row + 1))
+        z, *_ = exact_draws(known, start, row, betas[t], 2000, rng)
         _, acceptance = _HMC(one, 1, 5, moves.step).move((z[:, None],), t, moves.step[t, row], rng)
         assert abs(acceptance.mean() - ACCEPTANCE) < 0.3
     assert (moves.step[t] < moves.step[0] / 3).all()
@@ -292,10 +403,10 @@ def test_the_pilot_finds_steps_that_are_accepted(temperatures: int):
 
 def test_a_trajectory_that_leaves_the_numbers_is_refused():
     known, rng = linear(1), torch.Generator().manual_seed(16)
-    target = _Target(known.model, known.theta, known.x, [0.0, 1.0])
-    start = target.prior_draws(2, rng)
-    (end,), acceptance = _HMC(target, 1, 50, torch.ones(1, 3)).move(start, 1, torch.full((3,), 1e30).double(), rng)
-    assert torch.equal(end, start[0])
+    chains = chains_of(known, "prior", [0.0, 1.0])
+    first = chains.path.draw(2, rng)
+    (end,), acceptance = _HMC(chains, 1, 50, torch.ones(1, 3)).move(first, 1, torch.full((3,), 1e30).double(), rng)
+    assert torch.equal(end, first[0])
     assert (acceptance == 0).all()
 
 
@@ -304,35 +415,37 @@ def test_a_trajectory_that_leaves_the_numbers_is_refused():
 SIDES = {
     "sbn": Chain.build("sbn", data=6, hidden=(5, 3)),
     "darn": Chain.build("darn", data=6, hidden=(6,)),
-    "linear": linear(2).model,
+    "linear": linear(2).pair.model,
 }
 
 
-def weights_of(name: str) -> Tensor:
-    """Of the binary models, wide enough for few temperatures to be too few."""
+def side(name: str) -> Pair:
+    """The weights of the binary models are wide enough for few temperatures to be too few; so is their proposal wrong."""
     if name == "linear":
-        return linear(2).theta
-    return 1.5 * torch.randn(SIDES[name].size, generator=torch.Generator().manual_seed(17), dtype=torch.float64)
+        return linear(2).pair
+    model, hidden = SIDES[name], tuple(layer.n_out for layer in SIDES[name].layers[1:])
+    theta = 1.5 * torch.randn(model.size, generator=torch.Generator().manual_seed(17), dtype=torch.float64)
+    proposal = Chain.build_proposal(name, data=6, hidden=hidden)
+    phi = torch.randn(proposal.size, generator=torch.Generator().manual_seed(30), dtype=torch.float64)
+    return Pair(model, theta, proposal, phi)
 
 
+@each_start
 @pytest.mark.parametrize("name", SIDES)
-def test_the_truth_lies_between_the_bounds_and_they_close_in(name: str):
+def test_the_truth_lies_between_the_bounds_and_they_close_in(name: str, start: Start):
     """lower <= truth <= upper on average over rows, and what lies between falls by more than half from T to 4 T.
 
     As temperatures grow, Var(log w) and with it both distances fall like 1 / T, so that a quarter is to be expected.
     """
-    model, theta, n = SIDES[name], weights_of(name), 300 if name == "linear" else 1000
+    pair, n = side(name), 300 if name == "linear" else 1000
     rng = torch.Generator().manual_seed(18)
-    x, *z = model.sample(theta, n, rng)
-    if name == "linear":
-        exact = moments(model, theta).log_prob(x)
-    else:
-        exact = tempered(model, theta, x, 1.0).logsumexp(0)
+    x, *z = pair.model.sample(pair.theta, n, rng)
+    exact = moments(pair.model, pair.theta).log_prob(x) if name == "linear" else log_evidence(pair, x)
     means, stderrs = [], []
     for temperatures in (4, 16, 64):
-        annealing = Annealing(temperatures, chains=2, leapfrog=5)
-        lower = annealing.log_likelihood(model, theta, x, rng).log_likelihood
-        upper = annealing.reverse(model, theta, x, tuple(z), rng).log_likelihood
+        annealing = Annealing(temperatures, 2, start, leapfrog=5)
+        lower = annealing.log_likelihood(pair, x, rng).log_likelihood
+        upper = annealing.reverse(pair, x, tuple(z), rng).log_likelihood
         for above in (exact - lower, upper - exact):
             assert above.mean() >= -4 * above.std() / math.sqrt(n)
         means.append((upper - lower).mean().item())
@@ -343,17 +456,18 @@ def test_the_truth_lies_between_the_bounds_and_they_close_in(name: str):
     assert means[2] < means[0] / 4
 
 
-def test_the_gap_is_that_of_the_models_own_rows():
+@each_start
+def test_the_gap_is_that_of_the_models_own_rows(start: Start):
     """Rows, the way up and the way down, in this order from one generator."""
-    model, theta, annealing = SIDES["sbn"], weights_of("sbn"), Annealing(5, chains=2)
+    pair, annealing = side("sbn"), Annealing(5, 2, start)
     seen: list[tuple[int, int]] = []
     rng = torch.Generator().manual_seed(19)
-    found = annealing.gap(model, theta, 50, rng, lambda *counts: seen.append(counts))
+    found = annealing.gap(pair, 50, rng, lambda *counts: seen.append(counts))
     assert seen == [(done, 10) for done in range(1, 11)]
     rng = torch.Generator().manual_seed(19)
-    x, *z = model.sample(theta, 50, rng)
-    lower = annealing.log_likelihood(model, theta, x, rng).log_likelihood
-    upper = annealing.reverse(model, theta, x, tuple(z), rng).log_likelihood
+    x, *z = pair.model.sample(pair.theta, 50, rng)
+    lower = annealing.log_likelihood(pair, x, rng).log_likelihood
+    upper = annealing.reverse(pair, x, tuple(z), rng).log_likelihood
     for mean, rows in zip(found, (lower, upper, upper - lower), strict=True):
         assert mean.mean == pytest.approx(rows.mean().item(), abs=1e-12)
         assert mean.stderr == pytest.approx(rows.std().item() / math.sqrt(50), abs=1e-12)
@@ -374,34 +488,37 @@ def test_the_betas_go_from_the_prior_to_the_posterior():
         assert Annealing(1, schedule=schedule).betas() == [0, 1]
 
 
+@each_start
 @pytest.mark.parametrize("names", ["sbn", "sbn,normal"])
-def test_the_generator_decides_everything(names: str):
+def test_the_generator_decides_everything(names: str, start: Start):
     """The same numbers from the same state, and the global generator is left alone."""
+    rng = torch.Generator().manual_seed(19)
     model = Chain.build(names, data=4, hidden=(3,))
-    theta = model.init(torch.Generator().manual_seed(19))
+    proposal = Chain.build_proposal("sbn" if names == "sbn" else "gaussian:widths=5", data=4, hidden=(3,))
+    pair = Pair(model, model.init(rng), proposal, proposal.init(rng))
     state = torch.get_rng_state()
-    annealing = Annealing(10, chains=4)
+    annealing = Annealing(10, 4, start)
     first, again, other = (
-        annealing.log_likelihood(model, theta, X, torch.Generator().manual_seed(seed)).log_likelihood
-        for seed in (20, 20, 21)
+        annealing.log_likelihood(pair, X, torch.Generator().manual_seed(seed)).log_likelihood for seed in (20, 20, 21)
     )
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), state)
-    one, two = (annealing.gap(model, theta, 5, torch.Generator().manual_seed(22)) for _ in range(2))
+    one, two = (annealing.gap(pair, 5, torch.Generator().manual_seed(22)) for _ in range(2))
     assert one == two
 
 
+@each_start
 @pytest.mark.parametrize("names", ["sbn", "sbn,normal"])
 @pytest.mark.parametrize("at_once", [1, 7, 100])
-def test_blocks_change_neither_law_nor_order(names: str, at_once: int):
+def test_blocks_change_neither_law_nor_order(names: str, start: Start, at_once: int):
     """Rows one by one, by sevens, and all at once: E[w] = p(x) for each, and progress is counted to the end."""
-    known = enumerated("sbn", (3,)) if names == "sbn" else integrated("sbn")
+    known = enumerated("sbn", "sbn", (3,)) if names == "sbn" else integrated("sbn")
     seen: list[tuple[int, int]] = []
-    annealing, rng, copies = Annealing(3, chains=64, leapfrog=2), torch.Generator().manual_seed(23), 20
-    cells = at_once * 64 * sum(layer.n_out for layer in known.model.layers)
+    annealing, rng, copies = Annealing(3, 64, start, leapfrog=2), torch.Generator().manual_seed(23), 20
+    cells = at_once * 64 * sum(layer.n_out for layer in known.pair.model.layers)
     x = known.x.repeat(copies, 1).to(torch.uint8)
-    found = annealing.log_likelihood(known.model, known.theta, x, rng, lambda *counts: seen.append(counts), cells=cells)
+    found = annealing.log_likelihood(known.pair, x, rng, lambda *counts: seen.append(counts), cells=cells)
     assert found.log_likelihood.shape == found.ess.shape == (60,)
     assert ((found.ess >= 1 - 1e-9) & (found.ess <= 64 + 1e-9)).all()
     assert_mean(torch.exp(found.log_likelihood.view(copies, 3) - known.exact), 1)
@@ -409,36 +526,63 @@ def test_blocks_change_neither_law_nor_order(names: str, at_once: int):
     assert seen == [(done, total) for done in range(1, total + 1)]
 
 
+@each_start
 @pytest.mark.parametrize("name", [*BINARY, "gaussian"])
-def test_with_nothing_hidden_it_is_exact(name: str):
+def test_without_latents_it_is_exact(name: str, start: Start):
     model = Chain.build(name, data=4)
     theta = torch.randn(model.size, generator=torch.Generator().manual_seed(24), dtype=torch.float64)
+    pair, annealing = Pair.alone(model, theta), Annealing(start=start)
     exact, rng = model.log_prob(theta, (X,)), torch.Generator().manual_seed(25)
-    for found in (Annealing().log_likelihood(model, theta, X, rng), Annealing().reverse(model, theta, X, (), rng)):
+    for found in (annealing.log_likelihood(pair, X, rng), annealing.reverse(pair, X, (), rng)):
         torch.testing.assert_close(found.log_likelihood, exact)
         torch.testing.assert_close(found.ess, torch.ones(3).double())
-    assert Annealing().gap(model, theta, 5, rng).difference.mean == pytest.approx(0, abs=1e-12)
+    assert annealing.gap(pair, 5, rng).difference.mean == pytest.approx(0, abs=1e-12)
 
 
 def test_a_single_row_has_no_standard_error():
-    known = enumerated("sbn", (3,))
-    found = Annealing(3, chains=2).gap(known.model, known.theta, 1, torch.Generator().manual_seed(26))
+    known = enumerated("sbn", "sbn", (3,))
+    found = Annealing(3, chains=2).gap(known.pair, 1, torch.Generator().manual_seed(26))
     assert found.lower.stderr is found.difference.stderr is None
 
 
+def refused(pair: Pair, start: Start) -> str:
+    """The one line with which annealing refuses these chains, before it starts and when it is asked for a number."""
+    with pytest.raises(UserError) as error:
+        Annealing(start=start).check(pair.model, pair.proposal)
+    with pytest.raises(UserError) as again:
+        Annealing(start=start).log_likelihood(pair, X, torch.Generator())
+    (line,) = str(error.value).splitlines()
+    assert str(again.value) == line
+    assert not Annealing(start=start).serves(pair.model, pair.proposal)
+    return line
+
+
+@each_start
 @pytest.mark.parametrize("names", ["sbn,nade", "nade,sbn", "mlp:widths=5,sbn", "gaussian:widths=5,sbn"])
-def test_models_without_moves_are_refused(names: str):
+def test_models_without_moves_are_refused(names: str, start: Start):
+    line = refused(random_pair(names, "sbn", 4, (3,), torch.float32), start)
+    assert f"annealing from the {start} needs sbn and darn layers only" in line
+    assert "or real latent layers" in line
+    assert "score this model with draws of its proposal" in line
+
+
+@pytest.mark.parametrize("proposal", ["nade", "mlp:widths=5", "sbn,nade"])
+def test_proposals_without_moves_are_refused_where_the_path_starts_from_them(proposal: str):
+    pair = random_pair("sbn", proposal, 4, (3, 2), torch.float32)
+    assert "in model and proposal" in refused(pair, "proposal")
+    assert Annealing(start="prior").serves(pair.model, pair.proposal)
+
+
+@pytest.mark.parametrize("names", ["sbn", "gaussian:widths=5,normal"])
+def test_no_path_starts_from_a_proposal_that_is_not_there(names: str):
     model = Chain.build(names, data=4, hidden=(3,))
-    with pytest.raises(UserError, match="annealing needs sbn and darn layers only, or real hidden layers"):
-        Annealing().check(model)
-    with pytest.raises(UserError, match="score this model with its proposal"):
-        Annealing().log_likelihood(model, torch.zeros(model.size), X, torch.Generator())
+    assert "in model and proposal" in refused(Pair.alone(model, torch.zeros(model.size)), "proposal")
 
 
-def test_mixed_hidden_layers_are_refused():
-    model = Chain.build("sbn,gaussian:widths=5,sbn", data=4, hidden=(3, 2))
-    with pytest.raises(UserError, match="got SBN, Gaussian, SBN"):
-        Annealing().check(model)
+@each_start
+def test_mixed_latent_layers_are_refused(start: Start):
+    pair = random_pair("sbn,gaussian:widths=5,sbn", "sbn", 4, (3, 2), torch.float32)
+    assert "got SBN, Gaussian, SBN" in refused(pair, start)
 
 
 @pytest.mark.parametrize("field", ["temperatures", "chains", "sweeps", "leapfrog"])
@@ -452,7 +596,12 @@ def test_schedules_have_names():
         Annealing(schedule="steep")  # type: ignore[arg-type]
 
 
-def test_every_row_needs_its_hidden_values():
-    known = enumerated("sbn", (2, 2))
+def test_paths_have_names():
+    with pytest.raises(UserError, match="annealing starts from one of prior, proposal, got 'nowhere'"):
+        Annealing(start="nowhere")  # type: ignore[arg-type]
+
+
+def test_every_row_needs_its_latents():
+    known = enumerated("sbn", "sbn", (2, 2))
     with pytest.raises(UserError, match=r"each of the 3 rows, got shapes \(3, 2\)"):
-        Annealing().reverse(known.model, known.theta, X, (torch.zeros(3, 2),), torch.Generator())
+        Annealing().reverse(known.pair, X, (torch.zeros(3, 2),), torch.Generator())

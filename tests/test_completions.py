@@ -14,18 +14,18 @@ from doubly.latents.completions import ImputeConfig, Moments, _move_latents, _mo
 from doubly.samplers import SGNHT, Adam
 from doubly.samplers.priors import Normal
 from doubly.training.method import Method
-from exact import BINARY, HOLLOW_MODELS, MISSING, D, HollowCase, assert_law, bits, numbers, random_params
-from exact import HOLLOW_X as X
+from exact import BINARY, MISSING, MISSING_MODELS, D, MissingCase, assert_law, bits, numbers, random_params
+from exact import ROW as X
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("name", HOLLOW_MODELS)
+@pytest.mark.parametrize("name", MISSING_MODELS)
 def test_one_sweep_from_the_law_stays_in_it(name, masked):
     """20,000 exact draws of (x_missing, z) given x_observed, moved once, have the law of x_missing that they had.
 
     Two candidates, so that the present state is often kept and a wrong weight would show.
     """
-    case, n = HollowCase(name, masked), 20_000
+    case, n = MissingCase(name, masked), 20_000
     joint = case.log_joint()[case.fits()]
     rng = torch.Generator().manual_seed(2)
     drawn = torch.multinomial(joint.flatten().softmax(0), n, replacement=True, generator=rng)
@@ -42,10 +42,10 @@ def test_one_sweep_from_the_law_stays_in_it(name, masked):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("name", HOLLOW_MODELS)
+@pytest.mark.parametrize("name", MISSING_MODELS)
 def test_the_chain_forgets_where_it_began(name, masked):
     """5,000 chains that start with the wrong value almost surely end with the right law."""
-    case = HollowCase(name, masked)
+    case = MissingCase(name, masked)
     start = Moments(torch.full((4,), 0.01, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
     completed = impute(
         case.pair,
@@ -62,10 +62,10 @@ def test_the_chain_forgets_where_it_began(name, masked):
     np.testing.assert_allclose(completed.expected.mean(0)[0, MISSING].numpy(), chance.numpy(), atol=5 * 0.0071)
 
 
-@pytest.mark.parametrize("name", HOLLOW_MODELS)
+@pytest.mark.parametrize("name", MISSING_MODELS)
 def test_what_is_observed_has_the_enumerated_density(name):
     """400 repetitions of 500 draws: their mean weight is p(x_observed) within 4 of its standard errors."""
-    case = HollowCase(name)
+    case = MissingCase(name)
     exact = (
         case.log_joint()[case.fits()].logsumexp((0, 1))
         if case.z.shape[1]
@@ -110,7 +110,7 @@ def test_imputing_everything_is_drawing(name):
     torch.testing.assert_close(there.log_prob, layer.log_prob(params, bits(D), given))
 
 
-def posterior(case: HollowCase) -> Posterior:
+def posterior(case: MissingCase) -> Posterior:
     method = Method(case.model, case.proposal, Normal(1.0), SGNHT(), NAIS(), Adam(), NAIS())
     theta, phi = case.theta.float(), case.phi.float()
     train = case.model.sample(theta, 200, torch.Generator().manual_seed(0))[0].byte()
@@ -118,7 +118,7 @@ def posterior(case: HollowCase) -> Posterior:
 
 
 def test_a_posterior_imputes_missing_values_and_says_how_sure_it_is():
-    case = HollowCase("sbn")
+    case = MissingCase("sbn")
     x = torch.where(MISSING, math.nan, X)[None].repeat(3, 1).numpy()
     x[1] = [1, 0, 1, 1]  # nothing is missing
     x[2] = math.nan  # everything is
@@ -138,7 +138,7 @@ def test_the_conditional_density_is_the_enumerated_one():
 
     Each estimate has a standard error of 1 / sqrt(effective draws), and some thousands of the draws are effective.
     """
-    case = HollowCase("sbn")
+    case = MissingCase("sbn")
     post, rows = posterior(case), bits(4)[case.fits()].numpy()
     missing = MISSING.expand(4, 4).numpy()
     completions = post.impute(np.where(missing, np.nan, rows), draws=8, how=ImputeConfig(sweeps=5)).completions
@@ -148,7 +148,7 @@ def test_the_conditional_density_is_the_enumerated_one():
 
 def test_the_papers_way_is_there_and_is_not_the_law():
     """Without correction, a proposal that knows nothing leads the chain astray: the law is missed by far."""
-    case = HollowCase("sbn")
+    case = MissingCase("sbn")
     start = Moments(torch.full((4,), 0.5, dtype=torch.float64), torch.ones(4, dtype=torch.float64))
     how = ImputeConfig(method="paper", sweeps=40)
     completed = impute(case.pair, X[None], MISSING[None], start, 5000, how, torch.Generator().manual_seed(3))

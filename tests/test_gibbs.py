@@ -13,8 +13,8 @@ from doubly.core.codec import Encoded, to_tensors
 from doubly.data import load
 from doubly.kernels import gibbs as kernel
 from doubly.kernels.gibbs import Swept
-from doubly.latents import NAIS, Batch, Estimate, Wanted
-from doubly.latents.gibbs import Gibbs, pack, unpack
+from doubly.latents import NAIS, Annealing, Batch, Estimate, Gibbs, Wanted
+from doubly.latents.memory import pack, unpack
 from doubly.latents.pair import Pair
 from doubly.latents.sweep import sweep
 from doubly.samplers import SGNHT, Adam
@@ -22,7 +22,7 @@ from doubly.samplers.priors import Normal
 from doubly.training.method import Method
 from doubly.training.protocol import fit
 from doubly.training.state import State, decode, init
-from exact import assert_same_law, bits
+from exact import assert_same_law, bits, wanted
 
 HIDDEN = [(3,), (2, 2)]
 MODELS = ["sbn", "darn", "darn:order=reversed", "darn:order=3"]
@@ -241,25 +241,40 @@ def test_packing_round_trips(width: int):
     assert torch.equal(unpack(packed, width), z)
 
 
-def test_memory_is_bit_packed_and_starts_from_fair_coins():
+def test_memory_is_bit_packed_and_no_row_was_visited():
     chain = Chain.build("sbn", data=20, hidden=(200, 13))
     memory = Gibbs(draws=5).init(chain, 400, torch.Generator().manual_seed(10))
     assert {name: (value.shape, value.dtype) for name, value in memory.items()} == {
-        "z1": ((5, 400, 25), torch.uint8),
-        "z2": ((5, 400, 2), torch.uint8),
+        "state.z1": ((5, 400, 25), torch.uint8),
+        "state.z2": ((5, 400, 2), torch.uint8),
+        "visited": ((400,), torch.uint8),
     }
-    for value, width in zip(memory.values(), (200, 13), strict=True):
-        z = unpack(value, width)
-        assert abs(z.mean() - 0.5) < 5 * 0.5 / math.sqrt(z.numel())
+    assert not memory["visited"].any()
+
+
+def test_chains_start_from_the_proposal():
+    """The chains of rows that were never visited are draws of q: phi alone moves nothing, and sees them as they are.
+
+    Its gradient is then that of E_q log q(z | x), which is zero; from coins it would not be.
+    """
+    given, rng, chosen = pair("sbn", (3,)), torch.Generator().manual_seed(10), Gibbs(draws=100)
+    memory = chosen.init(given.model, len(X), rng)
+    grads = torch.stack([wanted(estimate(given, chosen, memory, rng, "phi").phi_grad).double() for _ in range(64)])
+    stderr = grads.std(0) / math.sqrt(len(grads))
+    assert (grads.mean(0).abs() <= 5 * stderr).all()
+    coins = {"state.z1": pack(torch.randint(2, (100, len(X), 3), generator=rng)), "visited": torch.ones(3).byte()}
+    from_coins = wanted(estimate(given, chosen, coins, rng, "phi").phi_grad)
+    assert (from_coins.abs() > 50 * stderr).any(), "or the test sees nothing"
 
 
 def test_only_the_rows_visited_change():
     given, rng, chosen = pair("sbn", (3,)), torch.Generator().manual_seed(11), Gibbs(draws=50)
     memory = chosen.init(given.model, 10, rng)
-    before, index = memory["z1"].clone(), torch.tensor([7, 2, 5])
-    after = chosen(Batch(given, X.float(), index, memory, rng), "theta").memory["z1"]
-    changed = (after != before).any(0).any(-1)
+    before, index = memory["state.z1"].clone(), torch.tensor([7, 2, 5])
+    after = chosen(Batch(given, X.float(), index, memory, rng), "theta").memory
+    changed = (after["state.z1"] != before).any(0).any(-1)
     assert sorted(changed.nonzero().flatten().tolist()) == [2, 5, 7]
+    assert sorted(after["visited"].nonzero().flatten().tolist()) == [2, 5, 7]
 
 
 # Whole fits.
@@ -283,7 +298,7 @@ def method(names: str = "sbn", hidden: tuple[int, ...] = (10,), **fields: Any) -
 
 @pytest.mark.parametrize("names", ["sbn", "darn:order=3"])
 def test_a_fit_on_bars_learns(names: str):
-    """The validation log-likelihood, by the proposal that learnt from the chains, rises and passes independent pixels'
+    """The validation log-likelihood rises and passes that of independent pixels.
 
     These have -10.9 nats and the entropy is 5.74; thirty epochs come to about -7.0 (sbn) and -6.0 (darn).
     """
@@ -312,7 +327,7 @@ def test_a_fit_resumes_bit_for_bit():
         if (state.epoch, state.batch) == (1, 2):
             middle = saved(state)
     assert middle is not None
-    assert middle[0]["memory.z1"].shape == (5, 300, 1)
+    assert middle[0]["memory.state.z1"].shape == (5, 300, 1)
     for again, _ in fit(chosen, train, train[:50], decode(chosen, middle)):
         resumed = again
     one, other = saved(state), saved(resumed)
@@ -347,25 +362,22 @@ def test_weights_must_fit_the_units(monkeypatch):
 
 
 @each_depth
-def test_an_epoch_is_validated_by_annealing_some_rows_and_not_by_the_proposal(hidden: tuple[int, ...]):
-    chain, proposal = Chain.build("sbn", data=4, hidden=hidden), Chain.build_proposal("sbn", data=4, hidden=hidden)
-    theta, rows = weights(chain), bits(4).float()
-    widths = [layer.n_out for layer in chain.layers[1:]]
-    z = bits(sum(widths)).split(widths, 1)
-    exact = torch.stack([chain.log_prob(theta.double(), (row, *z)).logsumexp(0) for row in rows.double()])
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_an_epoch_is_validated_by_annealing_some_rows_from_the_proposal(hidden: tuple[int, ...], scale: float):
+    """With one chain, whose weight over p(x) has the mean 1, whatever the proposal and the temperatures."""
+    given, rows = pair("sbn", hidden), bits(4).float()
+    given = given._replace(phi=scale * given.phi)
+    z = bits(sum(hidden)).split(list(hidden), 1)
+    theta = given.theta.double()
+    exact = torch.stack([given.model.log_prob(theta, (row, *z)).logsumexp(0) for row in rows.double()])
 
-    def validated(valid_rows: int, phi: float, times: int = 1) -> Tensor:
-        far_off = torch.full((proposal.size,), phi)
+    def validated(valid_rows: int, times: int = 1) -> Tensor:
         seeded = torch.Generator().manual_seed(5)
-        found = Gibbs(valid_rows=valid_rows).validate(
-            Pair(chain, theta, proposal, far_off), rows.repeat(times, 1), 20, seeded
-        )
-        return found.log_likelihood.double()
+        return Gibbs(valid_rows=valid_rows).validate(given, rows.repeat(times, 1), 20, seeded).log_likelihood.double()
 
-    assert torch.equal(validated(16, 0.0), validated(16, 50.0))
-    assert len(validated(5, 0.0)) == 4  # rows 0, 4, 8 and 12
-    # one chain's weight over p(x) has the mean 1, whatever the temperatures
-    weight = (validated(16 * 400, 0.0, times=400).view(400, 16) - exact).exp()
+    annealed = Annealing(20, 1, "proposal").log_likelihood(given, rows[::4], torch.Generator().manual_seed(5))
+    assert torch.equal(validated(5), annealed.log_likelihood.double())  # rows 0, 4, 8 and 12
+    weight = (validated(16 * 400, times=400).view(400, 16) - exact).exp()
     error = weight.std(0) / math.sqrt(400)
     assert ((weight.mean(0) - 1).abs() < 5 * error).all()
     assert (error < 0.1).all()

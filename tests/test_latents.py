@@ -229,7 +229,7 @@ def test_survivors_are_refused_where_the_way_back_is_another():
     with pytest.raises(UserError, match="need complete rows"):
         NAIS(5, survivors=2).check(model, masked)
     flat = pair(())
-    with pytest.raises(UserError, match="need hidden layers"):
+    with pytest.raises(UserError, match="need latent layers"):
         NAIS(5, survivors=2).check(flat.model, flat.proposal)
     with pytest.raises(UserError, match="got -1"):
         NAIS(5, survivors=-1)

@@ -20,14 +20,14 @@ from doubly.latents import (
     OBJECTIVES,
     Batch,
     LikelihoodConfig,
+    Persistent,
     bound,
     is_exact,
     log_likelihood,
     propose,
     weigh,
 )
-from doubly.latents.gibbs import pack, unpack
-from doubly.latents.nais import MissingNAIS
+from doubly.latents.memory import pack, unpack
 from doubly.latents.pair import Pair
 from doubly.runs.build import Facts, build
 from doubly.runs.config import from_dict
@@ -35,11 +35,11 @@ from doubly.training.protocol import fit
 from doubly.training.refit import refit
 from doubly.training.state import init
 from exact import (
-    HOLLOW_MODELS,
-    HOLLOW_X,
     MISSING,
+    MISSING_MODELS,
+    ROW,
     D,
-    HollowCase,
+    MissingCase,
     assert_law,
     assert_same_law,
     bits,
@@ -48,12 +48,12 @@ from exact import (
     wanted,
 )
 
-HOLLOW = HOLLOW_X.masked_fill(MISSING, math.nan)
-ORDERED = [name for name in HOLLOW_MODELS if not LAYERS[name.partition(":")[0]].factorised]
-INDEPENDENT = [name for name in HOLLOW_MODELS if name not in ORDERED]
+INCOMPLETE = ROW.masked_fill(MISSING, math.nan)
+ORDERED = [name for name in MISSING_MODELS if not LAYERS[name.partition(":")[0]].factorised]
+INDEPENDENT = [name for name in MISSING_MODELS if name not in ORDERED]
 
 
-def exact_gradient(case: HollowCase) -> Tensor:
+def exact_gradient(case: MissingCase) -> Tensor:
     """The gradient of log p(x_observed), summed over all that is missing and hidden."""
     case.theta.requires_grad_()
     (grad,) = torch.autograd.grad(case.log_joint()[case.fits()].flatten().logsumexp(0), case.theta)
@@ -71,7 +71,7 @@ def test_the_density_of_what_is_known_is_the_sum_over_the_rest(name):
     params, given = random_params(layer), torch.ones(layer.n_in, dtype=torch.float64)
     value = layer.draw(params, given, torch.Generator().manual_seed(1)).value
     for mask in bits(D).bool():
-        found = layer.known(params, value.masked_fill(mask, math.nan), given)
+        found = layer.log_prob_observed(params, value.masked_fill(mask, math.nan), given)
         if layer.kind == "binary":
             fits = bits(D)[(bits(D) == value)[:, ~mask].all(1)]
             exact = layer.log_prob(params, fits, given).logsumexp(0)
@@ -90,8 +90,10 @@ def test_the_fused_kernel_leaves_holes_out(name):
     value = torch.bernoulli(value, generator=rng)
     value[torch.rand(value.shape, generator=rng) < 0.5] = math.nan
     value[:, 7], value[0] = math.nan, math.nan  # a column and a row of nothing
-    found = layer.known(params, value, given)
-    torch.testing.assert_close(found, super(type(layer), layer).known(params, value, given), rtol=1e-5, atol=1e-4)
+    found = layer.log_prob_observed(params, value, given)
+    torch.testing.assert_close(
+        found, super(type(layer), layer).log_prob_observed(params, value, given), rtol=1e-5, atol=1e-4
+    )
     assert (found[:, 0] == 0).all()
     bias = next(grad for key, grad in zip(params, torch.autograd.grad(found.sum(), list(params.values())), strict=True)
                 if key in ("b", "b_logits"))  # fmt: skip
@@ -102,9 +104,11 @@ def test_the_fused_kernel_leaves_holes_out(name):
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_weights_and_gradients_are_those_of_what_is_observed(name):
     """The sum over all z of the weighed densities is log p(x_observed), and so is its gradient: no draws are needed."""
-    case = HollowCase(name, masked=True)
+    case = MissingCase(name, masked=True)
     theta = case.theta.clone().requires_grad_()
-    drawn = weigh(Pair(case.model, theta, case.proposal, case.phi), HOLLOW[None], (case.z[:, None],), HOLLOW[None])
+    drawn = weigh(
+        Pair(case.model, theta, case.proposal, case.phi), INCOMPLETE[None], (case.z[:, None],), INCOMPLETE[None]
+    )
     log_observed = drawn.log_p.logsumexp(0).squeeze()
     torch.testing.assert_close(log_observed, case.log_joint()[case.fits()].flatten().logsumexp(0))
     (grad,) = torch.autograd.grad(log_observed, theta)
@@ -114,11 +118,11 @@ def test_weights_and_gradients_are_those_of_what_is_observed(name):
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_the_estimator_approaches_the_exact_gradient(name):
     """40 calls with 4,000 draws each: within five standard errors, and the bias is of the order of 1 / 4,000."""
-    case, rng = HollowCase(name, masked=True), torch.Generator().manual_seed(0)
+    case, rng = MissingCase(name, masked=True), torch.Generator().manual_seed(0)
     estimator = NAIS(4000).for_missing(case.model)
     assert type(estimator) is NAIS
     grads = torch.stack([
-        wanted(estimator(Batch(case.pair, HOLLOW[None], torch.tensor([0]), {}, rng), "theta").theta_grad)
+        wanted(estimator(Batch(case.pair, INCOMPLETE[None], torch.tensor([0]), {}, rng), "theta").theta_grad)
         for _ in range(40)
     ])  # fmt: skip
     stderr, exact = grads.std(0) / math.sqrt(40), exact_gradient(case)
@@ -136,21 +140,21 @@ def test_the_fused_kernels_fill_in_by_the_law_of_the_layer(name):
     exact = random_params(layer)
     params, given = {key: value.float() for key, value in exact.items()}, torch.tensor([1.0, 0.0, 1.0])
     for seed, mask in enumerate(bits(D)[[5, 9, 14]].bool()):
-        x = HOLLOW_X.float().masked_fill(mask, math.nan).expand(20_000, D)
-        drawn = layer.fill(params, x, mask, given, torch.Generator().manual_seed(seed))
-        assert (drawn.value == HOLLOW_X)[:, ~mask].all()
+        x = ROW.float().masked_fill(mask, math.nan).expand(20_000, D)
+        drawn = layer.impute(params, x, mask, given, torch.Generator().manual_seed(seed))
+        assert (drawn.value == ROW)[:, ~mask].all()
         cells = layer.cells(exact, bits(D), given.double())
-        fits = (bits(D) == HOLLOW_X)[:, ~mask].all(1)
+        fits = (bits(D) == ROW)[:, ~mask].all(1)
         assert_same_law(drawn.value, cells.masked_fill(~mask, 0).sum(1).masked_fill(~fits, -math.inf))
         at = (drawn.value.double() @ torch.tensor([8.0, 4, 2, 1]).double()).long()
         known = cells.masked_fill(mask, 0).sum(1)[at]
         torch.testing.assert_close(drawn.log_prob, known.float(), rtol=1e-4, atol=1e-4)
 
 
-# Where the data layer has an order, what fills the holes is remembered
+# Where the data layer has an order, missing values are remembered
 
 
-def in_law(case: HollowCase, n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def in_law(case: MissingCase, n: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """n exact draws of x and z given what is observed."""
     joint = case.log_joint()[case.fits()]
     drawn = torch.multinomial(joint.flatten().softmax(0), n, replacement=True, generator=rng)
@@ -159,59 +163,63 @@ def in_law(case: HollowCase, n: int, rng: torch.Generator) -> tuple[Tensor, Tens
 
 @pytest.mark.parametrize("name", ORDERED)
 def test_a_visit_keeps_the_law_and_its_gradient_is_exact(name):
-    """40,000 rows whose fill-ins are exact draws, visited once with two fresh draws each.
+    """40,000 rows whose completions are exact draws, visited once with two fresh draws each.
 
     The law of what is remembered is as before (chi-square), and the mean gradient is the exact one, which it would not
     be without the remembered draw: its standard error is that of 50 groups of rows.
     """
-    case, n, groups = HollowCase(name, masked=True), 40_000, 50
+    case, n, groups = MissingCase(name, masked=True), 40_000, 50
     rng = torch.Generator().manual_seed(4)
     estimator = NAIS(2).for_missing(case.model)
     x, z = in_law(case, n, rng)
     memory = estimator.init(case.model, n, rng)
-    assert memory.keys() == {"missing.x", *(["missing.z1"] if z.shape[1] else [])}
-    memory["missing.x"] = pack(x)
+    assert memory.keys() == {"visited", "state.x", *(["state.z1"] if z.shape[1] else [])}
+    memory["visited"].fill_(1)
+    memory["state.x"] = pack(x)[None]
     if z.shape[1]:
-        memory["missing.z1"] = pack(z)
+        memory["state.z1"] = pack(z)[None]
     grads = []
     for index in torch.arange(n).chunk(groups):
-        found = estimator(Batch(case.pair, HOLLOW.expand(len(index), 4), index, memory, rng))
+        found = estimator(Batch(case.pair, INCOMPLETE.expand(len(index), 4), index, memory, rng))
         grads.append(wanted(found.theta_grad))
     mean, stderr = torch.stack(grads).mean(0), torch.stack(grads).std(0) / math.sqrt(groups)
     exact = exact_gradient(case)
     assert ((mean - exact).abs() <= 5 * stderr + 1e-9).all()
     assert (stderr < 0.02).all(), "or the test sees nothing"
-    left = unpack(memory["missing.x"], 4, torch.float64)
-    assert (left == HOLLOW_X)[:, ~MISSING].all()
+    left = unpack(memory["state.x"][0], 4, torch.float64)
+    assert (left == ROW)[:, ~MISSING].all()
     assert_law(numbers(left), case.target())
     if z.shape[1]:  # and the law of z beside it
-        codes = (unpack(memory["missing.z1"], 3, torch.float64) @ torch.tensor([4.0, 2.0, 1.0]).double()).long().numpy()
-        assert_law(numbers(left) * 8 + codes, case.log_joint()[case.fits()].flatten().softmax(0))
+        codes = (unpack(memory["state.z1"][0], 3, torch.float64) @ torch.tensor([4.0, 2.0, 1.0]).double()).long()
+        assert_law(numbers(left) * 8 + codes.numpy(), case.log_joint()[case.fits()].flatten().softmax(0))
 
 
 @pytest.mark.parametrize("name", ORDERED)
 def test_visits_forget_where_they_began(name):
-    """5,000 rows whose fill-ins start from zeros have the right law after 30 visits with two draws each."""
-    case, rng = HollowCase(name, masked=True), torch.Generator().manual_seed(5)
+    """5,000 rows whose completions start from zeros have the right law after 30 visits with two draws each."""
+    case, rng = MissingCase(name, masked=True), torch.Generator().manual_seed(5)
     estimator = NAIS(2).for_missing(case.model)
     memory = estimator.init(case.model, 5000, rng)
+    memory["visited"].fill_(1)  # or they would start from draws of the proposal
+    x, index = INCOMPLETE.expand(5000, 4), torch.arange(5000)
     for _ in range(30):
-        memory = estimator(Batch(case.pair, HOLLOW.expand(5000, 4), torch.arange(5000), memory, rng), "theta").memory
-    assert_law(numbers(unpack(memory["missing.x"], 4, torch.float64)), case.target())
+        memory = estimator(Batch(case.pair, x, index, memory, rng), "theta").memory
+    assert_law(numbers(unpack(memory["state.x"][0], 4, torch.float64)), case.target())
 
 
-def test_real_hidden_values_are_remembered_too():
+def test_real_latents_are_remembered_too():
     model = Chain.build("nade,normal", data=4, hidden=(2,))
     estimator = NAIS(3).for_missing(model)
     rng = torch.Generator().manual_seed(0)
     memory = estimator.init(model, 6, rng)
     proposal = Chain.build_proposal("gaussian:widths=3", data=4, hidden=(2,), masked=True)
     theta, phi = model.init(rng), proposal.init(rng)
-    x = HOLLOW.float().expand(2, 4)
+    x = INCOMPLETE.float().expand(2, 4)
     for _ in range(5):
         memory = estimator(Batch(Pair(model, theta, proposal, phi), x, torch.tensor([1, 4]), memory, rng)).memory
-    moved = memory["missing.z1"].abs().sum(1) > 0
+    moved = memory["state.z1"][0].abs().sum(1) > 0
     assert moved.tolist() == [False, True, False, False, True, False]
+    assert memory["visited"].bool().tolist() == moved.tolist()
 
 
 # The proposal sees a mask
@@ -222,9 +230,9 @@ def test_what_a_masked_proposal_draws_has_its_density():
     chain = Chain.build_proposal("sbn", data=4, hidden=(2, 2), masked=True)
     assert chain.layers[-1].n_in == chain.n_given == 8
     phi = torch.randn(chain.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    drawn = chain.draw(phi, HOLLOW, torch.Generator().manual_seed(1), 10_000)
-    torch.testing.assert_close(drawn.log_prob, chain.log_prob(phi, drawn.values, HOLLOW))
-    log_prob = chain.log_prob(phi, bits(4).split([2, 2], 1), HOLLOW)
+    drawn = chain.draw(phi, INCOMPLETE, torch.Generator().manual_seed(1), 10_000)
+    torch.testing.assert_close(drawn.log_prob, chain.log_prob(phi, drawn.values, INCOMPLETE))
+    log_prob = chain.log_prob(phi, bits(4).split([2, 2], 1), INCOMPLETE)
     assert log_prob.exp().sum().item() == pytest.approx(1, abs=1e-10)
     assert_same_law(torch.cat(drawn.values, 1), log_prob)
 
@@ -239,23 +247,23 @@ def test_a_mask_of_nothing_changes_nothing():
     torch.testing.assert_close(masked.log_prob(phi, (z,), x), plain.log_prob(without, (z,), x))
 
 
-@pytest.mark.parametrize("name", HOLLOW_MODELS)
+@pytest.mark.parametrize("name", MISSING_MODELS)
 def test_the_mean_weight_is_the_density_of_what_is_observed(name):
     """400 rows with 500 draws each: their mean weight is p(x_observed) within 4 of its standard errors."""
-    case = HollowCase(name, masked=True)
-    found = log_likelihood(case.pair, HOLLOW.expand(400, 4), LikelihoodConfig(draws=500)).log_likelihood.exp()
+    case = MissingCase(name, masked=True)
+    found = log_likelihood(case.pair, INCOMPLETE.expand(400, 4), LikelihoodConfig(draws=500)).log_likelihood.exp()
     exact = case.log_joint()[case.fits()].flatten().logsumexp(0).exp()
     assert abs(found.mean() - exact) <= 4 * found.std() / math.sqrt(400) + 1e-9
     assert found.std() < 0.3 * found.mean(), "or the test sees nothing"
 
 
 def test_with_nothing_hidden_and_independent_values_one_look_is_exact():
-    case = HollowCase("nade:order=reversed", masked=True)
+    case = MissingCase("nade:order=reversed", masked=True)
     assert not is_exact(case.model, case.proposal)
     model = Chain.build("sbn", data=4)
     theta = torch.randn(model.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert is_exact(model, case.proposal)
-    found = bound(Pair(model, theta, case.proposal, case.phi), HOLLOW[None], 3, torch.Generator())
+    found = bound(Pair(model, theta, case.proposal, case.phi), INCOMPLETE[None], 3, torch.Generator())
     exact = model.log_prob(theta, (bits(4)[case.fits()],)).logsumexp(0)
     torch.testing.assert_close(found.log_likelihood[0], exact)
 
@@ -263,10 +271,10 @@ def test_with_nothing_hidden_and_independent_values_one_look_is_exact():
 def test_dreams_have_the_holes_of_the_rows():
     """Sleep climbs log q(z | x with holes): with no weights but for the mask, its gradient for those of x is zero where
     all rows have holes."""
-    case = HollowCase("sbn", masked=True)
+    case = MissingCase("sbn", masked=True)
     estimator = NAIS(2, OBJECTIVES.make("sleep")).for_missing(case.model)
     rng = torch.Generator().manual_seed(0)
-    grad = estimator(Batch(case.pair, HOLLOW.expand(50, 4), torch.arange(50), {}, rng)).phi_grad
+    grad = estimator(Batch(case.pair, INCOMPLETE.expand(50, 4), torch.arange(50), {}, rng)).phi_grad
     (of,) = case.proposal.unflatten(wanted(grad))
     assert (of["W"][:, :4][:, MISSING] == 0).all()
     assert (of["W"][:, :4][:, ~MISSING] != 0).all()
@@ -285,7 +293,8 @@ def test_data_without_holes_are_learnt_as_ever():
     assert type(method.estimator) is type(method.refitter) is NAIS
     incomplete = build(config, Facts(16, "binary", (16,), has_missing=True))
     assert incomplete.proposal.masked
-    assert type(incomplete.estimator) is type(incomplete.refitter) is MissingNAIS
+    remembered = Persistent(5, sweeps=0, remembers_rows=True)
+    assert incomplete.estimator == incomplete.refitter == remembered
 
 
 def test_complete_rows_have_the_same_bits_with_and_without_a_mask_that_is_cut_off():
@@ -408,7 +417,7 @@ def test_a_run_with_holes_resumes_to_the_same_bits(model, tmp_path):
     settings |= {"epochs": 4, "collect": 2, "threads": 1, "valid_draws": 5}
     whole = doubly.fit(tmp_path / "whole", quiet=True, **settings)
     data = whole.data()
-    with doubly.run.Run.create(tmp_path / "parts", whole.config, data) as run:
+    with doubly.Run.create(tmp_path / "parts", whole.config, data) as run:
         method = build(run.config, data)
     train, valid = torch.as_tensor(data.train), torch.as_tensor(data.valid)
     for state, record in itertools.islice(fit(method, train, valid, init(method, train)), 5):
@@ -417,7 +426,7 @@ def test_a_run_with_holes_resumes_to_the_same_bits(model, tmp_path):
     doubly.resume(run.path, quiet=True)
     one, other = (safetensors.torch.load_file(each.checkpoint) for each in (whole, run))
     assert one.keys() == other.keys()
-    assert ("memory.missing.x" in one) == (model != "sbn")
+    assert ("memory.state.x" in one) == (model != "sbn")
     for name in one:
         assert torch.equal(one[name], other[name]), name
 
@@ -434,7 +443,7 @@ def refused(capsys, *args: str) -> str:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--preset", "dsgnht-gibbs"], "the estimator gibbs needs complete rows, but the data have holes: take"),
+        (["--preset", "dsgnht-gibbs"], "the estimator gibbs needs complete rows, but values are missing: take"),
         (["--model", "nade,sbn", "--objective", "vimco"], "the objective vimco needs complete rows or a data layer"),
         (["--binarise", "dynamic"], "missing values cannot be binarised"),
     ],

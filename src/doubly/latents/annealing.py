@@ -112,7 +112,8 @@ class Annealing:
 
     def serves(self, model: Chain, proposal: Chain) -> bool:
         """Whether there are moves for the latents of this model."""
-        return _all_real(model) or PATHS[self.start].is_swept(model, proposal)
+        path = PATHS[self.start]
+        return path.can_start(model, proposal) and (_all_real(model) or path.is_swept(model, proposal))
 
     def check(self, model: Chain, proposal: Chain) -> None:
         """Refuse models for which there are none."""

@@ -33,6 +33,11 @@ class Path(ABC):
     def is_swept(cls, model: Chain, proposal: Chain) -> bool:
         """Whether Gibbs sweeps serve it."""
 
+    @classmethod
+    def can_start(cls, model: Chain, proposal: Chain) -> bool:
+        """Whether there is a law to start from."""
+        return True
+
     @abstractmethod
     def draw(self, chains: int, rng: torch.Generator) -> Values:
         """z ~ f_0."""
@@ -97,6 +102,10 @@ class FromProposal(Path):
     def is_swept(cls, model: Chain, proposal: Chain) -> bool:
         return is_swept(model) and is_swept(proposal)
 
+    @classmethod
+    def can_start(cls, model: Chain, proposal: Chain) -> bool:
+        return len(proposal.layers) == len(model.layers) - 1
+
     @cached_property
     def _odds(self) -> Odds:
         proposal = log_odds(self.pair.proposal, self.pair.phi)[::-1]  # which ends in the top layer
@@ -106,7 +115,8 @@ class FromProposal(Path):
         return self.pair.proposal.draw(self.pair.phi, self.x, rng, chains).values[::-1]
 
     def log_ratio(self, latents: Values) -> Tensor:
-        return self._log_p(latents) - self._log_q(latents)
+        ratio = self._log_p(latents) - self._log_q(latents)
+        return ratio if latents else ratio.expand(1, -1)  # without latents there is one chain, which knows all
 
     def log_density(self, latents: Values, beta: float) -> Tensor:
         return (1 - beta) * self._log_q(latents) + beta * self._log_p(latents)

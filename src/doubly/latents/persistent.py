@@ -237,7 +237,7 @@ class Persistent(Estimator):
         if wanted != "phi":
             objective = (found.weight * drawn.log_p).sum(0).mean()
             (theta_grad,) = torch.autograd.grad(objective, theta, retain_graph=True)
-        if wanted != "theta":
+        if wanted != "theta" and batch.pair.proposal.layers:
             wake = (1 - self.objective.sleep_weight) * (found.weight * drawn.log_q).sum(0).mean()
             (wake_grad,) = torch.autograd.grad(wake, phi, materialize_grads=True)
         slept = sleep_phase(self.objective, batch, wanted)
@@ -249,16 +249,16 @@ class Persistent(Estimator):
         log_weight = drawn.log_weight.detach()
         if self.draws:
             weight, chosen = compete(log_weight, self.chains, batch.rng)
-            train = log_mean_weight(log_weight[self.chains :]).mean()
+            train, worth = log_mean_weight(log_weight[self.chains :]).mean(), ess(weight).mean()
         else:
             weight = torch.full_like(log_weight, 1 / self.chains)
             chosen = torch.arange(self.chains, device=weight.device)[:, None].expand_as(weight)
-            train = drawn.log_p.detach().mean()
+            train, worth = drawn.log_p.detach().mean(), log_weight.new_tensor(float(self.chains))
         if wanted != "phi":
             latents = tuple(_picked(value, chosen) for value in drawn.latents)
             completed = None if drawn.completed is None else _picked(drawn.completed, chosen)
             self._remember(batch, _State(latents, completed))
-        return _Found(weight, {"train": train, "ess": ess(weight).mean()})
+        return _Found(weight, {"train": train, "ess": worth})
 
     def validate(self, pair: Pair, x: Tensor, draws: int, rng: torch.Generator) -> Marginal:
         """log p(x) of some of the rows, annealed from the proposal through as many temperatures as draws are asked for.

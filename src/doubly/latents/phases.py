@@ -13,7 +13,8 @@ def sleep_phase(objective: Objective, batch: Batch, wanted: Wanted) -> ChainVJP 
     if wanted == "theta" or not objective.sleep_weight:
         return None
     x, *latents = sleep_draw(batch)
-    return batch.pair.proposal.log_prob_vjp(batch.pair.phi.detach(), tuple(latents[::-1]), x)
+    proposal = batch.pair.proposal
+    return proposal.log_prob_vjp(batch.pair.phi.detach(), tuple(latents[::-1]), proposal.seen(x))
 
 
 def phi_gradient(
