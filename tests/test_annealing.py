@@ -20,7 +20,8 @@ from torch import Tensor
 from doubly import Chain, UserError
 from doubly.kernels import gibbs as kernel
 from doubly.latents import Pair, propose
-from doubly.latents.annealing import _HMC, ACCEPTANCE, Annealing, _Chains
+from doubly.latents.annealing import _HMC, Annealing, _Chains
+from doubly.latents.moves import ACCEPTANCE
 from doubly.latents.paths import PATHS, Start
 from doubly.layers.chain import Values
 from exact import BINARY, assert_same_law, bits
@@ -79,7 +80,7 @@ def log_evidence(pair: Pair, x: Tensor) -> Tensor:
 
 
 def random_pair(names: str, proposal: str, data: int, hidden: tuple[int, ...], dtype: torch.dtype) -> Pair:
-    """Layers whose weights have standard deviation 1 in the model, and 1/2 in the proposal, which is wrong but of use."""
+    """Weights with standard deviation 1 in the model, and 1/2 in the proposal, which is wrong but of use."""
     model = Chain.build(names, data=data, hidden=hidden)
     chain = Chain.build_proposal(proposal, data=data, hidden=hidden)
     theta = torch.randn(model.size, generator=torch.Generator().manual_seed(32)).to(dtype)
@@ -420,7 +421,7 @@ SIDES = {
 
 
 def side(name: str) -> Pair:
-    """The weights of the binary models are wide enough for few temperatures to be too few; so is their proposal wrong."""
+    """The binary models have weights wide enough for few temperatures to be too few, and so wrong a proposal."""
     if name == "linear":
         return linear(2).pair
     model, hidden = SIDES[name], tuple(layer.n_out for layer in SIDES[name].layers[1:])

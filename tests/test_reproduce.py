@@ -297,7 +297,7 @@ def test_the_time_that_annealing_takes_is_foreseen(small, monkeypatch, tmp_path)
         clock[0] += len(x) * how.temperatures * how.chains
 
     monkeypatch.setattr("doubly.posterior.store.Posterior.anneal", anneal)
-    monkeypatch.setattr(budget.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     loaded = Run.data
 
     def slow_data(self):

@@ -348,8 +348,9 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Of rows with NaN, which only a model that was fitted to such rows takes, it is log p of what is there.
         """
         rows = self._table(X)
-        found = self._read(rows).log_likelihood
-        return found - np.log(self.scale_[self.varies_]) @ ~missing_mask(rows.numpy()).T
+        standard = self._read(rows).log_likelihood
+        found: np.ndarray = standard - np.log(self.scale_[self.varies_]) @ ~missing_mask(rows.numpy()).T
+        return found
 
     def score(self, X: Any, y: Any = None) -> float:
         """The mean of `score_samples`: the higher, the better."""
@@ -379,13 +380,15 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             # an autoregressive layer knows means given the entries before, which are drawn; for others one is exact
             draws = 1 if layer.factorised else self.draws
             found.append(layer.mean(params, layer.draw(params, z, rng, draws).value, z).mean(0))
-        return self._framed(self._from_model(torch.stack(found).mean(0)), X)
+        framed: np.ndarray = self._framed(self._from_model(torch.stack(found).mean(0)), X)
+        return framed
 
     def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
         """New rows: of type uint8 where the table was 0/1, else float64."""
         seed = int(check_random_state(random_state).randint(2**31 - 1))
         rows = self._from_model(self.posterior_.sample(n_samples, of=self.of, seed=seed))
-        return self._framed(rows.astype(np.uint8) if self.kind_ == "binary" else rows)
+        found: np.ndarray = self._framed(rows.astype(np.uint8) if self.kind_ == "binary" else rows)
+        return found
 
     def impute(self, X: Any, draws: int = 20) -> np.ndarray:
         """X with each NaN replaced by what is expected there given the rest of the row; of 0/1, the likelier one."""
@@ -395,7 +398,8 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         if self.kind_ == "binary":
             expected = expected > 0.5
         given = validate_data(self, X, reset=False, dtype=np.float64, ensure_all_finite="allow-nan")
-        return self._framed(np.where(np.isnan(given), self._from_model(expected), given), X)
+        found: np.ndarray = self._framed(np.where(np.isnan(given), self._from_model(expected), given), X)
+        return found
 
     # In between
 
@@ -441,7 +445,8 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             raise UserError("the table has dates among its numbers: leave them out or convert them") from error
         if X.dtype.kind not in "biuf":
             raise UserError(f"the table holds values of type {X.dtype}: expected real numbers; convert it first")
-        return X
+        found: np.ndarray = X
+        return found
 
     def _rows(self, X: np.ndarray) -> Tensor:
         if self.kind_ == "real":

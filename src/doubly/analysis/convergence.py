@@ -81,7 +81,8 @@ def _normal_scores(values: np.ndarray) -> np.ndarray:
     _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
     ranks = np.cumsum(counts) - (counts - 1) / 2
     scores = torch.special.ndtri(torch.from_numpy((ranks - 3 / 8) / (values.size + 1 / 4))).numpy()
-    return scores[which].reshape(values.shape)
+    found: np.ndarray = scores[which].reshape(values.shape)
+    return found
 
 
 def _plain_rhat(values: np.ndarray) -> float:

@@ -42,7 +42,7 @@ class Temperature(Result):
         )
 
     def to_json(self) -> dict[str, float | bool]:
-        found = super().to_json()
+        found: dict[str, float | bool] = super().to_json()
         del found["sampler"]  # it has told what it should
         return found
 

@@ -22,7 +22,8 @@ def bars() -> Data:
 def sample_bars(n: int, rng: np.random.Generator) -> np.ndarray:
     """n images of the bars, as rows of 16 bits."""
     bars_on = rng.random((n, 8)) < 0.25
-    return (rng.random((n, 16)) < 1 / (1 + np.exp(-_bars_logits(bars_on)))).astype(np.uint8)
+    found: np.ndarray = (rng.random((n, 16)) < 1 / (1 + np.exp(-_bars_logits(bars_on)))).astype(np.uint8)
+    return found
 
 
 def bars_log_density(x: np.ndarray) -> np.ndarray:
@@ -52,7 +53,8 @@ def bars_entropy() -> float:
 def _bars_logits(bars_on: np.ndarray) -> np.ndarray:
     on = bars_on.astype(float)
     through = on[:, :4, None] + on[:, None, 4:]
-    return -4 + 8 * through.reshape(-1, 16)
+    found: np.ndarray = -4 + 8 * through.reshape(-1, 16)
+    return found
 
 
 def _all_bits(n: int) -> np.ndarray:

@@ -323,7 +323,8 @@ def _encoded(column: Column, sheet: Sheet, at: int) -> np.ndarray:
             return np.where(codes < 0, np.nan, codes)[:, None].astype(float)
         onehot = (codes[:, None] == np.arange(len(column.levels))).astype(float)
         onehot[codes < 0] = np.nan
-        return onehot
+        found: np.ndarray = onehot
+        return found
     if values.dtype == object:
         numbers = [math.nan if value is None else number(str(value)) for value in values]
         if None in numbers:

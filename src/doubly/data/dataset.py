@@ -73,18 +73,8 @@ class Data:
                 f"from it; got {np.asarray(self.train).dtype} and {self.kind}"
             )
         object.__setattr__(self, "shape", tuple(self.shape))
-        width = np.shape(self.train)[-1:]
         for split in SPLITS:
-            rows, where = np.asarray(getattr(self, split)), f"the {split} split of {self.name}"
-            if rows.ndim != 2:
-                raise UserError(f"{where} must have 2 axes, rows and columns, got shape {rows.shape}: reshape it")
-            if not len(rows):
-                raise UserError(f"{where} has no rows: each split needs at least one")
-            if not rows.shape[1]:
-                raise UserError(f"{where} has no columns: each row needs at least one value")
-            if rows.shape[1:] != width:
-                raise UserError(f"{where} has {rows.shape[1]} columns, train has {width[0]}: give all splits as many")
-            check_finite(rows, where, nan_allowed=True)
+            rows, where = self._checked(split), f"the {split} split of {self.name}"
             if not (self.dynamic and split == "train"):
                 object.__setattr__(self, split, as_kind(rows, self.kind, where))
         if min(self.shape, default=0) < 1 or math.prod(self.shape) != self.width:
@@ -98,6 +88,24 @@ class Data:
                 f"leave it out"
             )
 
+    def _checked(self, split: str) -> np.ndarray:
+        """The rows of a split, if they are as wide as those of train, and numbers."""
+        rows, where, width = (
+            np.asarray(getattr(self, split)),
+            f"the {split} split of {self.name}",
+            np.shape(self.train)[-1:],
+        )
+        if rows.ndim != 2:
+            raise UserError(f"{where} must have 2 axes, rows and columns, got shape {rows.shape}: reshape it")
+        if not len(rows):
+            raise UserError(f"{where} has no rows: each split needs at least one")
+        if not rows.shape[1]:
+            raise UserError(f"{where} has no columns: each row needs at least one value")
+        if rows.shape[1:] != width:
+            raise UserError(f"{where} has {rows.shape[1]} columns, train has {width[0]}: give all splits as many")
+        check_finite(rows, where, nan_allowed=True)
+        return rows
+
     @cached_property
     def has_missing(self) -> bool:
         """Whether any cell of any split is missing."""
@@ -106,7 +114,8 @@ class Data:
     @property
     def width(self) -> int:
         """The number of columns."""
-        return self.train.shape[1]
+        found: int = self.train.shape[1]
+        return found
 
     def split(self, name: str) -> np.ndarray:
         """The rows of train, valid or test, to look at and to score: of greys, one fixed draw of their bits."""
@@ -149,7 +158,7 @@ def is_binary(rows: np.ndarray) -> bool:
 
 
 def _neither(rows: np.ndarray) -> np.ndarray:
-    found = (rows != 0) & (rows != 1)
+    found: np.ndarray = (rows != 0) & (rows != 1)
     return found & ~np.isnan(rows) if rows.dtype.kind == "f" else found
 
 
@@ -166,7 +175,8 @@ def unscaled(rows: np.ndarray) -> np.ndarray:
     """
     known = np.ma.masked_array(rows, missing_mask(rows))
     mean, sd = np.abs(known.mean(0).filled(0)), known.std(0).filled(0)
-    return (sd > 0) & ((np.maximum(mean, sd) > 5) | (sd < 0.05))
+    found: np.ndarray = (sd > 0) & ((np.maximum(mean, sd) > 5) | (sd < 0.05))
+    return found
 
 
 def as_kind(rows: np.ndarray, kind: Kind, where: str, place: Callable[[Place], str] | None = None) -> np.ndarray:

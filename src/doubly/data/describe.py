@@ -275,16 +275,20 @@ def _overlaps(table: _Table) -> list[str]:
 
 def _constant(rows: np.ndarray) -> np.ndarray:
     """For each column, whether all that is known of it is one value."""
+    found: np.ndarray
     if rows.dtype.kind != "f":
-        return (rows == rows[0]).all(0)
+        found = (rows == rows[0]).all(0)
+        return found
     low = np.where(np.isnan(rows), np.inf, rows).min(0)
     high = np.where(np.isnan(rows), -np.inf, rows).max(0)
-    return low >= high
+    found = low >= high
+    return found
 
 
 def _first_known(rows: np.ndarray) -> np.ndarray:
     """Of each column the first value that is not missing, NaN where all are."""
-    return rows[(~missing_mask(rows)).argmax(0), np.arange(rows.shape[1])]
+    found: np.ndarray = rows[(~missing_mask(rows)).argmax(0), np.arange(rows.shape[1])]
+    return found
 
 
 def _keys(rows: np.ndarray) -> set[bytes]:

@@ -80,7 +80,8 @@ def _registered(name: str, text: str, binarise: Binarise | None) -> Data:
     kinds = {key: option.default for key, option in inspect.signature(DATASETS[name]).parameters.items()}
     options: dict[str, Any] = parse_options(text, kinds, name)
     if "binarise" in kinds:
-        return DATASETS[name](**({"binarise": binarise} if binarise else {}) | options)
+        found: Data = DATASETS[name](**({"binarise": binarise} if binarise else {}) | options)
+        return found
     return _still_binary(DATASETS[name](**options), binarise)
 
 

@@ -119,7 +119,8 @@ def plain_square(triangle: Tensor, n: int) -> Tensor:
 def below_diagonal(n: int, device: torch.device) -> Tensor:
     """Where the strictly lower triangle, row by row, stands in a flattened n × n matrix."""
     rows, columns = torch.tril_indices(n, n, offset=-1, device=device)
-    return rows * n + columns
+    found: Tensor = rows * n + columns
+    return found
 
 
 def fused_square(triangle: Tensor, n: int) -> Tensor:

@@ -538,7 +538,7 @@ def four_products(V, i, hidden, t):
 
 
 @_row
-def sweep(first, count, c, r, W, factors, V, value, noise, logits, state, hidden, exact):
+def sweep(first, count, c, r, W, factors, V, value, noise, logits, state, hidden, exact):  # noqa: C901 - one hot loop
     """Go through the outputs of `count` rows: fill `logits` and, where there is noise, `value`. False: out of range.
 
     `first` is where c, r and value have these rows, wrapping around; the others have nothing but them.

@@ -29,7 +29,8 @@ def pack(bits: Tensor) -> Tensor:
     """
     bits = F.pad(bits.to(torch.uint8), (0, -bits.shape[-1] % 8))
     places = torch.arange(8, dtype=torch.uint8, device=bits.device)
-    return (bits.unflatten(-1, (-1, 8)) << places).sum(-1, dtype=torch.uint8)
+    found: Tensor = (bits.unflatten(-1, (-1, 8)) << places).sum(-1, dtype=torch.uint8)
+    return found
 
 
 def unpack(packed: Tensor, width: int, dtype: torch.dtype = torch.float32) -> Tensor:

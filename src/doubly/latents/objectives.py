@@ -254,7 +254,8 @@ class _Baseline:
     def predict(self, weights: Tensor, x: Tensor) -> Tensor:
         sizes = [self.units * self.n_in, self.units, self.units, 1]
         first, bias, second, offset = weights.split(sizes)
-        return torch.tanh(F.linear(x, first.view(self.units, self.n_in), bias)) @ second + offset
+        found: Tensor = torch.tanh(F.linear(x, first.view(self.units, self.n_in), bias)) @ second + offset
+        return found
 
 
 def _remembered(state: AdamState, mean: Tensor, variance: Tensor) -> Memory:

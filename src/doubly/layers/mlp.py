@@ -96,7 +96,8 @@ class MLP(Perceptron):
         return Drawn(*bernoulli.draw_with_log_prob(self._heads(params, given)[0], rng, draws))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        return torch.broadcast_tensors(torch.sigmoid(self._heads(params, given)[0]), value)[0]
+        found: Tensor = torch.broadcast_tensors(torch.sigmoid(self._heads(params, given)[0]), value)[0]
+        return found
 
     def cells(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return bernoulli.cells(self._heads(params, given)[0], value)
@@ -130,7 +131,8 @@ class Gaussian(Perceptron):
         return Drawn(value, gaussian.log_prob(mu, log_sigma, value))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        return torch.broadcast_tensors(self._heads(params, given)[0], value)[0]
+        found: Tensor = torch.broadcast_tensors(self._heads(params, given)[0], value)[0]
+        return found
 
     def cells(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return gaussian.cells(*self._parameters(params, given), value)

@@ -56,7 +56,8 @@ class SBN(Layer):
         return LayerVJP(value, found.log_prob, lambda weight, into: found.vjp(weight, into["W"], into["b"]))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        return torch.broadcast_tensors(torch.sigmoid(self._logits(params, given)), value)[0]
+        found: Tensor = torch.broadcast_tensors(torch.sigmoid(self._logits(params, given)), value)[0]
+        return found
 
     def cells(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return bernoulli.cells(self._logits(params, given), value)

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from doubly.analysis.config import EvaluateConfig
-from doubly.analysis.evaluate import GAP_ROWS, evaluate
+from doubly.analysis.estimators import GAP_ROWS
+from doubly.analysis.evaluate import evaluate
 from doubly.core.cache import NoCache
 from doubly.core.errors import UserError
 from doubly.latents import Annealing, LikelihoodConfig
@@ -94,7 +95,8 @@ def _epochs_within(run: Run, seconds: float) -> int:
         interval = math.ceil(1 / samples_per_epoch(method, len(run.data().train)))
         # collecting starts when an epoch is over, after the warm-up, and may wait for half of the epochs
         least = max(done + 1, method.warmup, interval) + interval
-    return max(least, done + more)
+    found: int = max(least, done + more)
+    return found
 
 
 def within(end: float, run: Run, settings: EvaluateConfig) -> EvaluateConfig:

@@ -182,7 +182,8 @@ def _training(metrics: Sequence[Mapping[str, Any]]) -> float:
     """Seconds of all epochs; an epoch during which the process was stopped counts as most others do."""
     each = [record["seconds"] for record in metrics]
     usual = statistics.median(each)
-    return sum(usual if seconds > ASLEEP * usual else seconds for seconds in each)
+    found: float = sum(usual if seconds > ASLEEP * usual else seconds for seconds in each)
+    return found
 
 
 def _commit() -> str | None:

@@ -42,7 +42,8 @@ class Polynomial(Schedule):
             )
 
     def __call__(self, time: float) -> float:
-        return (1 + time / self.offset) ** -self.power
+        found: float = (1 + time / self.offset) ** -self.power
+        return found
 
 
 @dataclass(frozen=True)

@@ -59,4 +59,5 @@ def refit(
             assert found.phi_grad is not None
             state = method.optimiser.tell(state, found.phi_grad, eta, rng)
         watch(Halfway(state, memory, rng.get_state(), done + 1))
-    return state.theta
+    fitted: Tensor = state.theta
+    return fitted

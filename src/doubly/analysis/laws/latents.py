@@ -211,7 +211,8 @@ def _draws(objective: Objective) -> int:
 
 
 def _estimator(spec: str, draws: int) -> Estimator:
-    return ESTIMATORS.make(spec, draws=draws, objective=Wake())
+    found: Estimator = ESTIMATORS.make(spec, draws=draws, objective=Wake())
+    return found
 
 
 def _estimated(
