@@ -1,4 +1,4 @@
-"""Filling in: every move leaves the enumerated law as it is, and the chain forgets where it began."""
+"""Completions: every move leaves the enumerated law as it is, and the chain forgets where it began."""
 
 import math
 
@@ -14,7 +14,7 @@ from doubly.latents.completions import ImputeConfig, Moments, _move_latents, _mo
 from doubly.samplers import SGNHT, Adam
 from doubly.samplers.priors import Normal
 from doubly.training.method import Method
-from exact import BINARY, MISSING_MODELS, MISSING, D, MissingCase, assert_law, bits, numbers, random_params
+from exact import BINARY, MISSING, MISSING_MODELS, D, MissingCase, assert_law, bits, numbers, random_params
 from exact import ROW as X
 
 
@@ -92,12 +92,14 @@ def test_cells_add_up_to_the_log_density(name, width):
 
 
 @pytest.mark.parametrize("name", BINARY)
-def test_filling_in_everything_is_drawing(name):
-    """With every entry missing, `fill` draws from the layer; with none, it gives the value and its log density."""
+def test_imputing_everything_is_drawing(name):
+    """With every entry missing, `impute` draws from the layer; with none, it gives the value and its log density."""
     layer = LAYERS[name](3, D, **({"order": 5} if name in ("darn", "nade") else {}))
     params, given = random_params(layer), torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
     nothing_there = torch.ones(20_000, D, dtype=torch.bool)
-    drawn = layer.impute(params, torch.zeros(20_000, D).double(), nothing_there, given, torch.Generator().manual_seed(6))
+    drawn = layer.impute(
+        params, torch.zeros(20_000, D).double(), nothing_there, given, torch.Generator().manual_seed(6)
+    )
     counts = np.bincount((drawn.value @ torch.tensor([8.0, 4, 2, 1]).double()).long().numpy(), minlength=16)
     law = layer.log_prob(params, bits(D), given).exp().numpy()
     assert (
@@ -117,7 +119,7 @@ def posterior(case: MissingCase) -> Posterior:
     return Posterior(method, phi, theta, theta, [theta, theta], lambda: train, refit_passes=2)
 
 
-def test_a_posterior_fills_in_holes_and_says_how_sure_it_is():
+def test_a_posterior_imputes_and_says_how_sure_it_is():
     case = MissingCase("sbn")
     x = torch.where(MISSING, math.nan, X)[None].repeat(3, 1).numpy()
     x[1] = [1, 0, 1, 1]  # nothing is missing
@@ -140,9 +142,9 @@ def test_the_conditional_density_is_the_enumerated_one():
     """
     case = MissingCase("sbn")
     post, rows = posterior(case), bits(4)[case.fits()].numpy()
-    holes = MISSING.expand(4, 4).numpy()
-    filled = post.impute(np.where(holes, np.nan, rows), draws=8, how=ImputeConfig(sweeps=5)).completions
-    found = post.log_conditional(rows, holes, filled, draws=20_000)
+    missing = MISSING.expand(4, 4).numpy()
+    completions = post.impute(np.where(missing, np.nan, rows), draws=8, how=ImputeConfig(sweeps=5)).completions
+    found = post.log_conditional(rows, missing, completions, draws=20_000)
     np.testing.assert_allclose(found, case.target().log().numpy(), atol=0.1)
 
 
