@@ -29,7 +29,47 @@ def assert_same_law(drawn: Tensor, log_prob: Tensor) -> None:
     assert chi_square(observed, expected) > 1e-4
 
 
-# Rows with holes
+# Latents of complete rows
+
+X = bits(4)[[3, 10, 13]]  # three different rows
+
+
+def random_pair(
+    names: str, proposal: str, hidden: tuple[int, ...], dtype: torch.dtype = torch.float32, data: int = 4
+) -> Pair:
+    """Weights of standard deviation 1 in the model, and 1/2 in the proposal, which is wrong but of use."""
+    model = Chain.build(names, data=data, hidden=hidden)
+    chain = Chain.build_proposal(proposal, data=data, hidden=hidden)
+    theta = torch.randn(model.size, generator=torch.Generator().manual_seed(32)).to(dtype)
+    phi = torch.randn(chain.size, generator=torch.Generator().manual_seed(33)).to(dtype) / 2
+    return Pair(model, theta, chain, phi)
+
+
+def in_double(pair: Pair) -> Pair:
+    """The same in double precision."""
+    return pair._replace(theta=pair.theta.double(), phi=pair.phi.double())
+
+
+def every_z(model: Chain) -> tuple[Tensor, ...]:
+    """All values of binary latents, (2^H, widths), in the order of bits()."""
+    widths = [layer.n_out for layer in model.layers[1:]]
+    return bits(sum(widths)).split(widths, 1)
+
+
+def log_posterior(pair: Pair, x: Tensor) -> Tensor:
+    """log p(z | x) of a row, for every z, in double precision."""
+    log_p = pair.model.log_prob(pair.theta.double(), (x.double(), *every_z(pair.model)))
+    return log_p - log_p.logsumexp(0)
+
+
+def posterior_draws(pair: Pair, x: Tensor, n: int, rng: torch.Generator) -> tuple[Tensor, ...]:
+    """n exact draws of z given each of the rows x, (n, rows, H), in the model's precision."""
+    law = torch.stack([log_posterior(pair, row).exp() for row in x])
+    numbers = torch.multinomial(law, n, replacement=True, generator=rng).T
+    return tuple(z[numbers].to(pair.theta.dtype) for z in every_z(pair.model))
+
+
+# Rows with missing values
 
 ROW = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
 MISSING = torch.tensor([False, True, False, True])

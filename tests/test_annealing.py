@@ -24,7 +24,7 @@ from doubly.latents.annealing import _HMC, Annealing, _Chains
 from doubly.latents.moves import ACCEPTANCE
 from doubly.latents.paths import PATHS, Start
 from doubly.layers.chain import Values
-from exact import BINARY, assert_same_law, bits
+from exact import BINARY, X, assert_same_law, bits, in_double, random_pair
 
 # model, proposal, and the widths of the latent layers
 BINARY_MODELS = [
@@ -34,7 +34,6 @@ BINARY_MODELS = [
     ("darn:order=3", "darn", (2, 2)),
     ("sbn,darn,sbn", "sbn,darn:order=1", (2, 2)),
 ]
-X = bits(4)[[3, 10, 13]]
 each_model = pytest.mark.parametrize(("names", "proposal", "hidden"), BINARY_MODELS, ids=str)
 each_start = pytest.mark.parametrize("start", PATHS)
 
@@ -52,10 +51,6 @@ class Known(NamedTuple):
     pair: Pair
     x: Tensor
     exact: Tensor
-
-
-def in_double(pair: Pair) -> Pair:
-    return pair._replace(theta=pair.theta.double(), phi=pair.phi.double())
 
 
 def log_law(start: Start, pair: Pair, x: Tensor, latents: Values, beta: float) -> Tensor:
@@ -79,18 +74,9 @@ def log_evidence(pair: Pair, x: Tensor) -> Tensor:
     return tempered("prior", pair, x, 1.0).logsumexp(0)
 
 
-def random_pair(names: str, proposal: str, data: int, hidden: tuple[int, ...], dtype: torch.dtype) -> Pair:
-    """Weights with standard deviation 1 in the model, and 1/2 in the proposal, which is wrong but of use."""
-    model = Chain.build(names, data=data, hidden=hidden)
-    chain = Chain.build_proposal(proposal, data=data, hidden=hidden)
-    theta = torch.randn(model.size, generator=torch.Generator().manual_seed(32)).to(dtype)
-    phi = torch.randn(chain.size, generator=torch.Generator().manual_seed(33)).to(dtype) / 2
-    return Pair(model, theta, chain, phi)
-
-
 def enumerated(names: str, proposal: str, hidden: tuple[int, ...], dtype: torch.dtype = torch.float64) -> Known:
     """Binary layers, all of whose values can be listed."""
-    pair = random_pair(names, proposal, 4, hidden, dtype)
+    pair = random_pair(names, proposal, hidden, dtype)
     return Known(pair, X.to(dtype), log_evidence(pair, X))
 
 
@@ -131,7 +117,7 @@ def test_every_unit_is_drawn_from_its_tempered_conditional(
     names: str, proposal: str, data: int, hidden: tuple[int, ...], start: Start, kernels: str, monkeypatch
 ):
     """The log-odds of every unit, in the state in which the sweep finds it, from nothing but log_prob."""
-    pair, rng, beta = random_pair(names, proposal, data, hidden, torch.float32), torch.Generator().manual_seed(1), 0.3
+    pair, rng, beta = random_pair(names, proposal, hidden, data=data), torch.Generator().manual_seed(1), 0.3
     x, *old = (torch.randint(2, (*shape, n), generator=rng).float() for shape, n in zip(
         [(3,), (2, 3), (2, 3)], [data, *hidden], strict=True))  # fmt: skip
     found, real = [], kernel.sweep
@@ -561,7 +547,7 @@ def refused(pair: Pair, start: Start) -> str:
 @each_start
 @pytest.mark.parametrize("names", ["sbn,nade", "nade,sbn", "mlp:widths=5,sbn", "gaussian:widths=5,sbn"])
 def test_models_without_moves_are_refused(names: str, start: Start):
-    line = refused(random_pair(names, "sbn", 4, (3,), torch.float32), start)
+    line = refused(random_pair(names, "sbn", (3,)), start)
     assert f"annealing from the {start} needs sbn and darn layers only" in line
     assert "or real latent layers" in line
     assert "score this model with draws of its proposal" in line
@@ -569,7 +555,7 @@ def test_models_without_moves_are_refused(names: str, start: Start):
 
 @pytest.mark.parametrize("proposal", ["nade", "mlp:widths=5", "sbn,nade"])
 def test_proposals_without_moves_are_refused_where_the_path_starts_from_them(proposal: str):
-    pair = random_pair("sbn", proposal, 4, (3, 2), torch.float32)
+    pair = random_pair("sbn", proposal, (3, 2))
     assert "in model and proposal" in refused(pair, "proposal")
     assert Annealing(start="prior").serves(pair.model, pair.proposal)
 
@@ -582,7 +568,7 @@ def test_no_path_starts_from_a_proposal_that_is_not_there(names: str):
 
 @each_start
 def test_mixed_latent_layers_are_refused(start: Start):
-    pair = random_pair("sbn,gaussian:widths=5,sbn", "sbn", 4, (3, 2), torch.float32)
+    pair = random_pair("sbn,gaussian:widths=5,sbn", "sbn", (3, 2))
     assert "got SBN, Gaussian, SBN" in refused(pair, start)
 
 

@@ -220,7 +220,7 @@ def test_with_many_points_all_draws_survive(names: str, objective: type[Objectiv
 
 
 def test_survivors_are_refused_where_the_way_back_is_another():
-    """With another objective, with holes, and where nothing is hidden: before training starts."""
+    """With another objective, with missing values, and without latents: before training starts."""
     model, _, proposal, _ = pair((3,))
     NAIS(5, survivors=2).check(model, proposal)
     with pytest.raises(UserError, match="need the objective wake or sleep or wake-sleep: leave them out"):

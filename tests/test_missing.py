@@ -1,4 +1,4 @@
-"""Learning from rows with holes: what is missing is summed out, exactly; and all the way from a table to answers."""
+"""Learning from incomplete rows: what is missing is summed out, exactly; and all the way from a table to answers."""
 
 import itertools
 import json
@@ -65,8 +65,8 @@ def exact_gradient(case: MissingCase) -> Tensor:
 
 
 @pytest.mark.parametrize("name", [name for name in LAYERS if LAYERS[name].factorised])
-def test_the_density_of_what_is_known_is_the_sum_over_the_rest(name):
-    """Of binary values, over all fillings of all 16 masks; of real ones, the sum of the known cells."""
+def test_the_density_of_what_is_observed_is_the_sum_over_the_rest(name):
+    """Of binary values, over all completions for all 16 masks; of real ones, the sum of the observed cells."""
     layer = LAYERS[name](0 if name == "normal" else 3, D)
     params, given = random_params(layer), torch.ones(layer.n_in, dtype=torch.float64)
     value = layer.draw(params, given, torch.Generator().manual_seed(1)).value
@@ -81,8 +81,8 @@ def test_the_density_of_what_is_known_is_the_sum_over_the_rest(name):
 
 
 @pytest.mark.parametrize("name", ["sbn", "mlp"])
-def test_the_fused_kernel_leaves_holes_out(name):
-    """In single precision, where the fused kernel is used: densities as by cells, and no gradient from holes."""
+def test_the_fused_kernel_leaves_missing_values_out(name):
+    """In single precision, where the fused kernel is used: densities as by cells, no gradient from missing values."""
     rng = torch.Generator().manual_seed(0)
     layer = LAYERS[name](5, 300)
     params = {key: value.float().requires_grad_() for key, value in random_params(layer).items()}
@@ -131,10 +131,10 @@ def test_the_estimator_approaches_the_exact_gradient(name):
 
 
 @pytest.mark.parametrize("name", ["darn", "nade", "darn:order=3", "nade:order=reversed"])
-def test_the_fused_kernels_fill_in_by_the_law_of_the_layer(name):
+def test_the_fused_kernels_impute_by_the_law_of_the_layer(name):
     """In single precision, where they are used: what is there stays, and its density is that of the cells.
 
-    20,000 fillings of each of three masks have the law prod_missing p(x_i | x_<i, given) (chi-square).
+    20,000 completions for each of three masks have the law prod_missing p(x_i | x_<i, given) (chi-square).
     """
     layer = LAYERS.make(name, 3, D, start="glorot")
     exact = random_params(layer)
@@ -226,7 +226,7 @@ def test_real_latents_are_remembered_too():
 
 
 def test_what_a_masked_proposal_draws_has_its_density():
-    """10,000 draws given a row with holes, over both hidden layers; the density is what `log_prob` says."""
+    """10,000 draws given an incomplete row, over both latent layers; the density is what `log_prob` says."""
     chain = Chain.build_proposal("sbn", data=4, hidden=(2, 2), masked=True)
     assert chain.layers[-1].n_in == chain.n_given == 8
     phi = torch.randn(chain.size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -257,7 +257,7 @@ def test_the_mean_weight_is_the_density_of_what_is_observed(name):
     assert found.std() < 0.3 * found.mean(), "or the test sees nothing"
 
 
-def test_with_nothing_hidden_and_independent_values_one_look_is_exact():
+def test_without_latents_and_with_independent_values_one_look_is_exact():
     case = MissingCase("nade:order=reversed", masked=True)
     assert not is_exact(case.model, case.proposal)
     model = Chain.build("sbn", data=4)
@@ -268,9 +268,9 @@ def test_with_nothing_hidden_and_independent_values_one_look_is_exact():
     torch.testing.assert_close(found.log_likelihood[0], exact)
 
 
-def test_dreams_have_the_holes_of_the_rows():
-    """Sleep climbs log q(z | x with holes): with no weights but for the mask, its gradient for those of x is zero where
-    all rows have holes."""
+def test_asleep_values_are_missing_where_the_rows_have_none():
+    """Sleep ascends log q(z | x) with values missing in x: with no weights but for the mask, its gradient for those of
+    x is zero where all rows have none."""
     case = MissingCase("sbn", masked=True)
     estimator = NAIS(2, OBJECTIVES.make("sleep")).for_missing(case.model)
     rng = torch.Generator().manual_seed(0)
@@ -284,7 +284,7 @@ def test_dreams_have_the_holes_of_the_rows():
 # With nothing missing, nothing is changed
 
 
-def test_data_without_holes_are_learnt_as_ever():
+def test_complete_data_are_learnt_as_ever():
     config = from_dict({"data": "bars", "hidden": (5,), "model": "nade,sbn"})
     data = load("bars")
     method = build(config, data)
@@ -337,16 +337,16 @@ def learnt(train: np.ndarray, valid: np.ndarray, model: str) -> float:
 
 
 @pytest.mark.parametrize("model", ["sbn", "darn,sbn"])
-def test_a_model_of_rows_with_holes_is_near_that_of_whole_ones(model):
-    """30 % of the cells are missing. What is lost by that is at most a third of what is lost by filling in each
-    column's more frequent value (0) first. Seen: 1.13 nats of whole rows, 1.50 with holes, 3.27 filled in (sbn); 0.31,
+def test_a_model_of_incomplete_rows_is_near_that_of_complete_ones(model):
+    """30 % of the cells are missing. What is lost by that is at most a third of what is lost by putting each
+    column's more frequent value (0) in their place. Seen: 1.13 nats of complete rows, 1.50, and 3.27 (sbn); 0.31,
     0.42 and 2.41 (darn)."""
     bars = load("bars")
     train, valid = incomplete(bars.train, 0.3), incomplete(bars.valid, 0.3, seed=1)
-    whole, holes = learnt(bars.train, bars.valid, model), learnt(train, valid, model)
-    filled = learnt(np.nan_to_num(train), np.nan_to_num(valid), model)
-    assert holes - whole < (filled - whole) / 3, (whole, holes, filled)
-    assert filled - whole > 1, "or the test sees nothing"
+    complete, found = learnt(bars.train, bars.valid, model), learnt(train, valid, model)
+    guessed = learnt(np.nan_to_num(train), np.nan_to_num(valid), model)
+    assert found - complete < (guessed - complete) / 3, (complete, found, guessed)
+    assert guessed - complete > 1, "or the test sees nothing"
 
 
 def table(path, rows: int = 60) -> str:
@@ -362,8 +362,7 @@ def table(path, rows: int = 60) -> str:
 
 
 def bits_table(path, rows: int = 80) -> str:
-    holed = incomplete(load("bars").train[:rows, :6], 0.3)
-    np.savez(path, data=holed)
+    np.savez(path, data=incomplete(load("bars").train[:rows, :6], 0.3))
     return str(path)
 
 
@@ -379,7 +378,7 @@ SHORT = ["--epochs", "3", "--collect", "2", "--theta-steps", "1", "--valid-draws
         ("bits", ["--model", "nade,sbn", "--objective", "wake-sleep"]),
     ],
 )
-def test_a_file_with_holes_is_fitted_scored_and_filled_in(kind, args, capsys, tmp_path):
+def test_an_incomplete_file_is_fitted_scored_and_imputed(kind, args, capsys, tmp_path):
     file = table(tmp_path / "a.csv") if kind == "table" else bits_table(tmp_path / "a.npz")
     run = str(tmp_path / "run")
     cli.main(["fit", "--data", file, "--hidden", "3", *args, *SHORT, "--out", run])
@@ -411,8 +410,8 @@ def test_a_file_with_holes_is_fitted_scored_and_filled_in(kind, args, capsys, tm
 
 
 @pytest.mark.parametrize("model", ["sbn", "darn,sbn"])
-def test_a_run_with_holes_resumes_to_the_same_bits(model, tmp_path):
-    """Stopped after 5 mini-batches, in the middle of an epoch, with what fills the holes in the checkpoint."""
+def test_a_run_on_incomplete_rows_resumes_to_the_same_bits(model, tmp_path):
+    """Stopped after 5 mini-batches, in the middle of an epoch, with the completions in the checkpoint."""
     settings = {"data": bits_table(tmp_path / "a.npz"), "model": model, "hidden": (3,), "batch": 10, "theta_steps": 2}
     settings |= {"epochs": 4, "collect": 2, "threads": 1, "valid_draws": 5}
     whole = doubly.fit(tmp_path / "whole", quiet=True, **settings)
@@ -448,34 +447,34 @@ def refused(capsys, *args: str) -> str:
         (["--binarise", "dynamic"], "missing values cannot be binarised"),
     ],
 )
-def test_what_cannot_learn_from_holes_says_so_in_a_line(args, said, capsys, tmp_path):
+def test_what_cannot_learn_from_incomplete_rows_says_so_in_a_line(args, said, capsys, tmp_path):
     file = bits_table(tmp_path / "a.npz")
     assert said in refused(capsys, "fit", "--data", file, *args, "--hidden", "3", "--out", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_on_whole_rows_does_not_score_holes_and_annealing_wants_whole_rows(capsys, tmp_path):
+def test_a_run_on_complete_rows_scores_no_others_and_annealing_neither(capsys, tmp_path):
     np.savez(tmp_path / "whole.npz", data=load("bars").train[:80, :6])
-    file, run, hollow_run = bits_table(tmp_path / "a.npz"), str(tmp_path / "run"), str(tmp_path / "hollow")
+    file, run, other = bits_table(tmp_path / "a.npz"), str(tmp_path / "run"), str(tmp_path / "other")
     cli.main(["fit", "--data", str(tmp_path / "whole.npz"), "--hidden", "3", *SHORT, "--out", run])
-    cli.main(["fit", "--data", file, "--hidden", "3", *SHORT, "--out", hollow_run])
+    cli.main(["fit", "--data", file, "--hidden", "3", *SHORT, "--out", other])
     capsys.readouterr()
     line = refused(capsys, "evaluate", run, "--input", file, "--refit", "0")
     assert "but the model expects 0 or 1: it has learnt from complete rows; impute them first" in line
     assert "holes" not in json.loads((tmp_path / "run" / "data.json").read_text()), "data.json is what it was before"
     with pytest.raises(UserError, match="annealing needs complete rows"):
-        doubly.load(hollow_run).anneal(read_table(file), doubly.latents.Annealing(temperatures=3))
+        doubly.load(other).anneal(read_table(file), doubly.latents.Annealing(temperatures=3))
 
 
-def test_a_posterior_of_rows_with_holes_answers_all_questions(tmp_path):
-    """p(x_missing | x_observed) of all fillings sums to one, up to the error of the draws, about 1 / sqrt(2000)."""
+def test_a_posterior_of_incomplete_rows_answers_all_questions(tmp_path):
+    """p(x_missing | x_observed) of all completions sums to one, up to the error of the draws, about 1 / sqrt(2000)."""
     file = bits_table(tmp_path / "a.npz")
     run = doubly.fit(tmp_path / "run", data=file, hidden=(3,), epochs=5, collect=2, threads=1, quiet=True)
     post = run.posterior(refit_passes=5)
-    rows, holes = bits(6).numpy()[[0, 1, 2, 3]], np.array([[False] * 4 + [True] * 2] * 4)
-    found = post.log_conditional(rows, holes, rows[None], draws=2000, of="mean")
+    rows, missing = bits(6).numpy()[[0, 1, 2, 3]], np.array([[False] * 4 + [True] * 2] * 4)
+    found = post.log_conditional(rows, missing, rows[None], draws=2000, of="mean")
     assert np.exp(found).sum() == pytest.approx(1, abs=0.1)
-    codes = post.encode(np.where(holes, np.nan, rows))[0]
+    codes = post.encode(np.where(missing, np.nan, rows))[0]
     assert codes.shape == (4, 3)
     assert ((codes >= 0) & (codes <= 1 + 1e-6)).all()
 
@@ -484,18 +483,18 @@ def test_a_posterior_of_rows_with_holes_answers_all_questions(tmp_path):
 
 
 def test_a_table_of_bits_with_nan_is_learnt_and_scored():
-    """p of a row with a hole is the sum over its fillings, up to the error of 2,000 draws; and holes are filled in."""
+    """p of an incomplete row is the sum over its completions, up to the error of 2,000 draws; and it is imputed."""
     X = np.random.default_rng(0).integers(0, 2, (200, 1)).repeat(4, axis=1) ^ (np.arange(4) % 2)
-    holed = incomplete(X, 0.3)
-    model = DeepGenerativeModel((3,), epochs=60, draws=2000, random_state=0, n_threads=1).fit(holed)
+    table = incomplete(X, 0.3)
+    model = DeepGenerativeModel((3,), epochs=60, draws=2000, random_state=0, n_threads=1).fit(table)
     every = np.array(list(itertools.product([0, 1], repeat=4)), dtype=float)
     p = np.exp(model.score_samples(every))
     assert p.sum() == pytest.approx(1, abs=0.1)
     one = np.exp(model.score_samples(np.where(np.arange(4) == 2, np.nan, every[:1])))
     assert one[0] == pytest.approx(p[0] + p[2], rel=0.1)
     assert np.exp(model.score_samples(np.full((1, 4), np.nan)))[0] == pytest.approx(1, abs=0.05)
-    filled, holes = model.impute(holed), np.isnan(holed) & ~np.isnan(holed).all(1)[:, None]
-    assert (filled[holes] == X[holes]).mean() > 0.95
+    imputed, missing = model.impute(table), np.isnan(table) & ~np.isnan(table).all(1)[:, None]
+    assert (imputed[missing] == X[missing]).mean() > 0.95
     assert DeepGenerativeModel().__sklearn_tags__().input_tags.allow_nan
 
 
@@ -503,18 +502,18 @@ def test_a_real_table_with_nan_has_a_density_in_its_own_units():
     """Of a row of which one column is there, the density integrates to one over that column, whose scale is 0.01."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 1)) * [0.01, 3.0, 1.0] + rng.normal(size=(200, 3)) * [0.002, 0.6, 0.2] + [1, 100, 0]
-    X[:, 2] = 7  # a constant column, with holes
-    holed = incomplete(X, 0.2)
-    model = DeepGenerativeModel((2,), epochs=150, collect=10, draws=200, random_state=0, n_threads=1).fit(holed)
+    X[:, 2] = 7  # a constant column, in which values are missing
+    table = incomplete(X, 0.2)
+    model = DeepGenerativeModel((2,), epochs=150, collect=10, draws=200, random_state=0, n_threads=1).fit(table)
     grid = np.linspace(1 - 0.12, 1 + 0.12, 1001)
     rows = np.stack([grid, np.full(1001, np.nan), np.full(1001, np.nan)], 1)
     assert np.trapezoid(np.exp(model.score_samples(rows)), grid) == pytest.approx(1, abs=0.02)
-    filled = model.impute(holed)
-    assert not np.isnan(filled).any()
-    assert (filled[:, 2] == 7).all()
-    error, by_mean = (((guess - X) / X.std(0).clip(1e-9))[:, :2] ** 2 for guess in (filled, np.nanmean(holed, 0)))
-    holes = np.isnan(holed)[:, :2]
-    assert error[holes].mean() < 0.7 * by_mean[holes].mean()
+    imputed = model.impute(table)
+    assert not np.isnan(imputed).any()
+    assert (imputed[:, 2] == 7).all()
+    error, by_mean = (((guess - X) / X.std(0).clip(1e-9))[:, :2] ** 2 for guess in (imputed, np.nanmean(table, 0)))
+    missing = np.isnan(table)[:, :2]
+    assert error[missing].mean() < 0.7 * by_mean[missing].mean()
 
 
 def test_what_a_table_with_nan_cannot_be_is_said_so():
@@ -523,7 +522,7 @@ def test_what_a_table_with_nan_cannot_be_is_said_so():
         DeepGenerativeModel().fit(X)
 
 
-def test_the_survey_is_filled_in_better_than_by_means_and_neighbours(capsys):
+def test_the_survey_is_imputed_better_than_by_means_and_neighbours(capsys):
     """The example, with its own seed; chained regressions (IterativeImputer) are about as good as we are there."""
     survey = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "survey.py"))
     scores = survey["main"](0)

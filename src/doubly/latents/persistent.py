@@ -105,6 +105,11 @@ class Persistent(Estimator):
         return dataclasses.replace(self, objective=objective)
 
     def for_missing(self, model: Chain) -> "Persistent":
+        if not (self.draws or model.layers[0].factorised):  # local moves leave missing values as they are
+            raise UserError(
+                f"missing values under {type(model.layers[0]).__name__}, which depend on each other, need fresh draws, "
+                "got none: raise draws"
+            )
         return dataclasses.replace(self, remembers_rows=not model.layers[0].factorised)
 
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
