@@ -95,7 +95,7 @@ def test_posterior_mean_and_spread_are_those_of_the_grid():
     exact_mean = torch.stack([(density * v).sum() for v in (w, b, a)])
     exact_sd = torch.stack([(density * v**2).sum() for v in (w, b, a)]).sub(exact_mean**2).sqrt()
 
-    eta, friction, steps, thin, blocks = 0.02, 0.02, 20_000, 20, 25
+    eta, friction, steps, thin, blocks = 0.02, 0.02, 20_000, 10, 25
     chosen = method(
         1,
         (1,),
@@ -111,7 +111,7 @@ def test_posterior_mean_and_spread_are_those_of_the_grid():
         valid_draws=1,
     )
     _, _, thetas = run(chosen, train, train[:1])
-    draws = torch.stack(thetas[50:]).double()  # theta is (W and b of the data layer, b of the top layer)
+    draws = torch.stack(thetas[100:]).double()  # theta is (W and b of the data layer, b of the top layer)
     for name, found, exact, unit in (
         ("mean", draws, exact_mean, exact_sd),
         ("variance", (draws - exact_mean) ** 2, exact_sd**2, exact_sd**2),
