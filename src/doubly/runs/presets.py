@@ -19,16 +19,15 @@ _VAE = {
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     "dsgnht-nais": ("the paper's method: thermostat, importance sampling, inclusive KL", {"resample": True}),
     "recommended": (
-        "the same with what docs/reports/study.md found to be better, after Adam; an epoch has a tenth of the steps",
+        "remembered latent states that move and compete with fresh draws (docs/reports/study.md); a mini-batch a step",
         {
-            "warmup": 150,
-            "warmup_step": 3e-3,
+            "estimator": "persistent:chains=2",
+            "draws": 5,
             "step": 0.03,
             "phi_step": 1e-3,
-            "draws": 20,
             "resample": False,
             "theta_steps": 1,
-            "valid_draws": 10,
+            "valid_draws": 20,
             "patience": 100,
             "min_epochs": 100,
             "epochs": 10_000,
@@ -46,7 +45,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
             "step": 0.02,
         },
     ),
-    "dsgnht-gibbs": ("the thermostat with persistent Gibbs chains for the hidden variables", {"estimator": "gibbs"}),
+    "dsgnht-gibbs": ("the thermostat with persistent Gibbs chains for the latent variables", {"estimator": "gibbs"}),
     "dsgnht-vae": (
         "the thermostat on a variational autoencoder, its proposal by the IWAE bound",
         _VAE | {"step": 0.001},

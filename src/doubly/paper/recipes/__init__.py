@@ -1,8 +1,8 @@
 """Recipes for the rows of the paper's tables: settings, how a row is scored, and the number that was published.
 
 A file for each table. [all] has the settings of all its rows, [score] how they are scored, [recommended] where the
-recommended settings of its rows differ from RECOMMENDED below, [presets.NAME] what holds for the rows of one preset,
-and [rows.NAME] each row. A row may have any of these of its own.
+recommended settings of its rows differ from RECOMMENDED below, [recommended_score] how they are scored then,
+[presets.NAME] what holds for the rows of one preset, and [rows.NAME] each row. A row may have any of these of its own.
 """
 
 import dataclasses
@@ -52,6 +52,8 @@ class Recipe:
     evaluation: EvaluateConfig
     better: Fields = field(default_factory=dict)
     """Where the recommended settings of this row differ from those that RECOMMENDED has for its preset."""
+    better_score: Fields = field(default_factory=dict)
+    """Where it is scored otherwise then: posteriors of remembered states are not of the proposal's shape."""
 
     @property
     def refit(self) -> tuple[int, str]:
@@ -80,10 +82,13 @@ def _recipe(name: str, table: Fields, row: Fields) -> Recipe:
     label, published, bound = row.pop("label"), row.pop("published"), row.pop("bound", False)
     base = row.pop("preset")
     kin = dict(table.get("presets", {}).get(base, {}))
-    score, better = (table.get(name, {}) | kin.pop(name, {}) | row.pop(name, {}) for name in ("score", "recommended"))
+    score, better, better_score = (
+        table.get(name, {}) | kin.pop(name, {}) | row.pop(name, {})
+        for name in ("score", "recommended", "recommended_score")
+    )
     config = preset(base, **(table["all"] | kin | row))
     evaluation = EvaluateConfig(**{"by": "draws", "settle": False} | score)
-    return Recipe(name, table["title"], label, published, bound, base, config, evaluation, better)
+    return Recipe(name, table["title"], label, published, bound, base, config, evaluation, better, better_score)
 
 
 def with_recommended(recipe: Recipe) -> Recipe:
@@ -94,4 +99,5 @@ def with_recommended(recipe: Recipe) -> Recipe:
             f"{recipe.preset}"
         )
     config = dataclasses.replace(recipe.config, **(RECOMMENDED[recipe.preset] | recipe.better))
-    return dataclasses.replace(recipe, preset="recommended", config=config)
+    evaluation = dataclasses.replace(recipe.evaluation, **recipe.better_score)
+    return dataclasses.replace(recipe, preset="recommended", config=config, evaluation=evaluation)
