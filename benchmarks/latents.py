@@ -1,0 +1,130 @@
+"""What the estimators of the latent variables reach after equal steps: validation by annealing, and CPU time.
+
+    python benchmarks/latents.py --data caltech-silhouettes --hidden 200 --steps 4920 --variants persistent nais-20
+
+Every variant takes as many steps of the thermostat (step 0.03, Adam 0.001 for the proposal, a mini-batch for each step)
+and is scored by the mean of the weights over the last quarter of the steps, and by the last weights, on the first 200
+validation rows: annealed from the proposal and from the prior, one chain, whichever bound is larger. Results are kept
+in benchmarks/latents.json; what is there is not made again. `--table` prints them as Markdown.
+"""
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from doubly.data import load
+from doubly.latents import Annealing, Pair, bound
+from doubly.runs.build import build
+from doubly.runs.config import Config
+from doubly.training.method import Method
+from doubly.training.state import State, init
+from doubly.training.step import batches, rows_at, step
+
+RESULTS = Path(__file__).with_suffix(".json")
+VARIANTS: dict[str, dict[str, Any]] = {
+    "nais-5": {"estimator": "nais", "draws": 5},
+    "nais-20": {"estimator": "nais", "draws": 20},
+    "gibbs-5": {"estimator": "gibbs", "draws": 5},
+    "persistent": {"estimator": "persistent", "draws": 5},
+    "no-moves": {"estimator": "persistent:sweeps=0", "draws": 5},
+    "two-chains": {"estimator": "persistent:chains=2", "draws": 5},
+    "two-sweeps": {"estimator": "persistent:sweeps=2", "draws": 5},
+    "half-sweeps": {"estimator": "persistent", "draws": 5, "moves": "gibbs:share=0.5"},
+    "third-sweeps": {"estimator": "persistent", "draws": 5, "moves": "gibbs:share=0.3"},
+    "draws-2": {"estimator": "persistent", "draws": 2},
+    "draws-10": {"estimator": "persistent", "draws": 10},
+    "wake-sleep": {"estimator": "persistent", "draws": 5, "objective": "wake-sleep"},
+    "two-chains-wide": {"estimator": "persistent:chains=2", "draws": 5, "prior": "student-t:scale=0.3"},
+    "nais-20-wide": {"estimator": "nais", "draws": 20, "prior": "student-t:scale=0.3"},
+}
+ROWS, TEMPERATURES = 200, 500
+
+
+def learn(method: Method, train: torch.Tensor, steps: int) -> tuple[State, torch.Tensor]:
+    """The state after so many steps, and the mean of the weights over the last quarter of them."""
+    state, mean, done, taken = init(method, train), torch.zeros(method.model.size, dtype=torch.float64), 0, 0
+    while done < steps:
+        for index in batches(torch.randperm(len(train), generator=state.rng), method.batch):
+            x = rows_at(method, train, index, state.rng)
+            state = step(method, state, x, index, len(train))
+            done += 1
+            if done > 0.75 * steps and done % 20 == 0:
+                taken += 1
+                mean += (state.theta.theta.double() - mean) / taken
+            if done == steps:
+                break
+    return state, mean.float()
+
+
+def scores(pair: Pair, x: torch.Tensor) -> dict[str, float]:
+    found = {"L_100": bound(pair, x, 100, torch.Generator().manual_seed(0))}
+    for start in ("proposal", "prior"):
+        how = Annealing(TEMPERATURES, chains=1, start=start)
+        found[f"annealed from the {start}"] = how.log_likelihood(pair, x, torch.Generator().manual_seed(0))
+    return {name: round(rows.log_likelihood.double().mean().item(), 3) for name, rows in found.items()}
+
+
+def measure(data: str, hidden: tuple[int, ...], steps: int, variant: str, seed: int) -> dict[str, Any]:
+    sets = load(data)
+    config = Config(data=data, hidden=hidden, step=0.03, phi_step=1e-3, theta_steps=1, seed=seed, **VARIANTS[variant])
+    method, train = build(config, sets), torch.as_tensor(sets.train)
+    learn(method, train[:500], 3)  # compiles what has to be compiled
+    started = time.process_time()
+    state, mean = learn(method, train, steps)
+    seconds = time.process_time() - started
+    x = torch.as_tensor(sets.valid)[:ROWS].float()
+    pairs = {"mean": mean, "last": state.theta.theta}
+    found = {
+        name: scores(Pair(method.model, theta, method.proposal, state.phi.theta), x) for name, theta in pairs.items()
+    }
+    with torch.no_grad():
+        drawn = method.proposal.draw(state.phi.theta, train[:1000].float(), state.rng).values[::-1]
+    active = [int(((z.mean(0) > 0.01) & (z.mean(0) < 0.99)).sum()) for z in drawn]
+    stats = {name: round(value.item(), 3) for name, value in method.sampler.stats(state.theta).items()}
+    return {"cpu_seconds": round(seconds, 1), "active": active, "sampler": stats, **found}
+
+
+def table(results: dict[str, Any]) -> str:
+    lines = [
+        "| data, model, steps | variant | mean of the weights | last weights | L_100 of the mean | CPU s "
+        "| active units | temperature |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, found in results.items():
+        data, hidden, steps, variant, seed = name.split("/")
+        best = {kind: max(value for key, value in found[kind].items() if key != "L_100") for kind in ("mean", "last")}
+        lines.append(
+            f"| {data}, SBN {hidden}, {int(steps):,}, seed {seed} | `{variant}` | {best['mean']:.2f} | "
+            f"{best['last']:.2f} | {found['mean']['L_100']:.1f} | {found['cpu_seconds']:.0f} | "
+            f"{', '.join(map(str, found['active']))} | {found['sampler'].get('temperature', '')} |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="caltech-silhouettes")
+    parser.add_argument("--hidden", type=int, nargs="*", default=[200])
+    parser.add_argument("--steps", type=int, default=4920)
+    parser.add_argument("--variants", nargs="*", default=list(VARIANTS))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    kept = json.loads(args.out.read_text()) if args.out.exists() else {}
+    for seed in args.seeds if not args.table else []:
+        for variant in args.variants:
+            key = f"{args.data}/{'-'.join(map(str, args.hidden))}/{args.steps}/{variant}/{seed}"
+            if key not in kept:
+                kept[key] = measure(args.data, tuple(args.hidden), args.steps, variant, seed)
+                kept[key]["machine"] = f"{platform.processor() or platform.machine()}, torch {torch.__version__}"
+                args.out.write_text(json.dumps(kept, indent=1) + "\n")
+                print(key, kept[key], flush=True)
+    if args.table:
+        print(table(kept))
