@@ -60,7 +60,7 @@ class LikelihoodConfig:
     def rounds(self) -> list[int]:
         """How many draws each round has: all at once, or twice as many each time and in the last what is left.
 
-        >>> Scoring(draws=2000, adaptive=True).rounds()
+        >>> LikelihoodConfig(draws=2000, adaptive=True).rounds()
         [100, 200, 400, 1300]
         """
         found: list[int] = []
