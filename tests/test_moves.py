@@ -305,3 +305,9 @@ def test_models_that_no_move_serves_are_refused(spec: str, names: str, hidden: t
 def test_a_share_of_units_is_a_share(share: float):
     with pytest.raises(UserError, match=rf"must lie in \(0, 1\], got {share}"):
         GibbsMove(share)
+
+
+@pytest.mark.parametrize("spec", ["langevin:step=0", "langevin:step=-1.0", "hmc:step=0.0", "hmc:leapfrog=0"])
+def test_senseless_options_are_refused(spec):
+    with pytest.raises(UserError, match="step"):
+        MOVES.make(spec)

@@ -561,3 +561,16 @@ def test_latents_that_no_move_serves_are_refused_unless_none_is_made():
     with pytest.raises(UserError, match="no move of gibbs, hmc, langevin serves"):
         Persistent().check(model, proposal)
     Persistent(sweeps=0).check(model, proposal)
+
+
+def test_a_refit_moves_remembered_states():
+    """The weights stand still: the visits of a row are a chain, also where only the proposal learns."""
+    case = MissingCase("nade", masked=True)
+    estimator = Persistent(3, sweeps=0).for_missing(case.model)
+    rng = torch.Generator().manual_seed(0)
+    memory = {name: value.clone() for name, value in estimator.init(case.model, 50, rng).items()}
+    x, index = torch.where(MISSING, math.nan, ROW).expand(50, 4), torch.arange(50)
+    estimator(Batch(case.pair, x, index, memory, rng), "phi")
+    assert not memory["visited"].any(), "in training, the step for theta moves them"
+    estimator(Batch(case.pair, x, index, memory, rng, remember=True), "phi")
+    assert memory["visited"].all()

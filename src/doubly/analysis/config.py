@@ -2,7 +2,9 @@
 
 import dataclasses
 from dataclasses import dataclass
+from typing import get_args
 
+from doubly.core.errors import UserError
 from doubly.core.types import By, Of, Refit, Split
 
 
@@ -45,6 +47,12 @@ class EvaluateConfig:
     """Seed of the draws."""
     threads: int = 0
     """Threads to compute with; 0 takes the number the run was fitted with."""
+
+    def __post_init__(self) -> None:
+        if self.by not in get_args(By):
+            raise UserError(f"by must be one of {', '.join(get_args(By))}, got {self.by!r}")
+        if self.temperatures < 1:
+            raise UserError(f"temperatures must be at least 1, got {self.temperatures}")
 
     @property
     def name(self) -> str:

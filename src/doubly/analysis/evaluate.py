@@ -65,10 +65,9 @@ def evaluate(
         posterior = dataclasses.replace(chains[0], others=chains[1:])
         # annealing first: its result stays in the cache until scoring, which can be stopped and resumed, is over
         annealed = _anneal(settings, posterior, rows) if settings.ais else None
-        chosen = choose(settings, posterior, data.valid)
+        chosen = choose(settings, posterior, rows, data.valid)
         scored = (by_annealing if chosen.estimator == "annealing" else by_draws)(settings, posterior, rows)
-        error = summarise(scored).stderr or 0.0
-        settled = trust(settings, posterior, chosen.estimator, data.valid, error) if settings.settle else None
+        settled = trust(settings, posterior, chosen.estimator, data.valid) if settings.settle else None
         posterior.tidy()
     found = _evaluation(settings, posterior, data if x is None else None, rows, scored)
     found = dataclasses.replace(found, chosen=chosen, trust=settled)
@@ -99,9 +98,10 @@ def compare(paths: Sequence[str | Path], quiet: bool = False, **fields: Any) -> 
     for folder in paths[1:]:
         _check_same_data(Run(paths[0]), Run(folder))
     _check_each_once([Run(folder) for folder in paths])
-    found = {str(folder): evaluate(folder, quiet=quiet, **fields) for folder in paths}
+    found = {str(folder): evaluate(folder, quiet=quiet, **{"settle": False} | fields) for folder in paths}
     if len({one.chosen.estimator for one in found.values()}) > 1:  # like is compared with like
-        found = {name: evaluate(name, quiet=quiet, **fields | {"by": "draws"}) for name in found}
+        by = "annealing" if all(one.chosen.can_anneal for one in found.values()) else "draws"
+        found = {name: evaluate(name, quiet=quiet, **{"settle": False} | fields | {"by": by}) for name in found}
     ranked = sorted(found, key=lambda name: -found[name].summary.log_likelihood)
     best = found[ranked[0]].rows
     return Comparison(tuple(Compared(name, found[name], paired(found[name].rows, best)) for name in ranked))

@@ -121,6 +121,7 @@ class Evaluation(Result):
         gap, moved = self.trust.gap, self.trust.moved
         said = [] if gap is None else [f"on rows of the model the bounds from below and above are {gap:.3f} apart"]
         said += [] if moved is None else [f"ten times the work adds {moved:+.3f} on validation rows"]
+        said += [f"{self.trust.heavy:.0%} of them keep a heavy tail (k̂ > 0.7)"] if self.trust.heavy else []
         return f"{'settled' if self.trust.settled else 'not settled'}: {', '.join(said)}"
 
     def to_json(self) -> Any:
@@ -154,6 +155,8 @@ class FiledEvaluation:
     samples: int | None = None
     adaptive: bool = False
     refine: int = 0
+    estimator: str = "draws"
+    temperatures: int | None = None
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "FiledEvaluation | None":

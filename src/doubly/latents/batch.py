@@ -23,3 +23,5 @@ class Batch(NamedTuple):
     rng: torch.Generator
     tuning: bool = True
     """Whether moves may tune their steps: in the burn-in."""
+    remember: bool = False
+    """Whether states move on even if only the gradient for phi is wanted: where the weights stand still."""

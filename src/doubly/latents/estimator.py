@@ -54,7 +54,9 @@ class Estimator(ABC):
     def for_missing(self, model: Chain) -> "Estimator":
         """The estimator made fit for rows with missing values."""
         name = type(self).__name__.lower()
-        raise UserError(f"the estimator {name} needs complete rows, but values are missing: take estimator nais")
+        raise UserError(
+            f"the estimator {name} needs complete rows, but values are missing: take estimator persistent or nais"
+        )
 
     def with_objective(self, objective: Objective) -> "Estimator":
         """The estimator with another objective for the proposal, where it takes one."""

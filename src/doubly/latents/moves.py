@@ -102,6 +102,9 @@ class Langevin(Move):
     step: float = 0.3
     """eps, to start from; tuned to an acceptance of 0.57 in the burn-in."""
 
+    def __post_init__(self) -> None:
+        _check_step(self.step)
+
     def serves(self, model: Chain) -> bool:
         return all(layer.kind == "binary" for layer in model.layers[1:])
 
@@ -148,6 +151,11 @@ class HMC(Move):
     """To start from; tuned to an acceptance of 0.65 in the burn-in."""
     leapfrog: int = 5
     """Leapfrog steps of a trajectory."""
+
+    def __post_init__(self) -> None:
+        _check_step(self.step)
+        if self.leapfrog < 1:
+            raise UserError(f"leapfrog steps of a move must be at least 1, got {self.leapfrog}")
 
     def serves(self, model: Chain) -> bool:
         return all(layer.kind == "real" for layer in model.layers[1:])
@@ -209,6 +217,11 @@ def log_density_and_gradient(density: LogDensity, z: Tensor, widths: list[int]) 
     return log_density.detach(), gradient
 
 
+def _check_step(step: float) -> None:
+    if not 0 < step < math.inf:
+        raise UserError(f"the step of a move must be positive and finite, got {step}")
+
+
 def _joint(pair: Pair, x: Tensor) -> LogDensity:
     theta = pair.theta.detach()
     return lambda latents: pair.model.log_prob(theta, (x, *latents))
@@ -237,7 +250,9 @@ def choose_move(spec: str, model: Chain) -> Move:
         if move.serves(model):
             return move
     layers = ", ".join(type(layer).__name__ for layer in model.layers)
+    if spec != "auto":
+        raise UserError(f"the move {spec} does not serve the latents of a model of {layers}: leave --moves out")
     raise UserError(
-        f"no move of {', '.join(names)} serves the latents of a model of {layers}: take estimator nais, or layers that "
+        f"no move serves the latents of a model of {layers}: take estimator nais, or layers that "
         "are all binary or all real"
     )

@@ -109,6 +109,8 @@ class FromProposal(Path):
     @cached_property
     def _odds(self) -> Odds:
         proposal = log_odds(self.pair.proposal, self.pair.phi)[::-1]  # which ends in the top layer
+        if self.pair.proposal.masked:  # of complete rows the mask, the second half of what it sees, is zero
+            proposal[0] = proposal[0]._replace(given=proposal[0].given[:, : self.x.shape[-1]])
         return Odds(log_odds(self.pair.model, self.pair.theta), proposal)
 
     def draw(self, chains: int, rng: torch.Generator) -> Values:

@@ -62,6 +62,9 @@ class Persistent(Estimator):
     independent, missing values are drawn given z before a local move; where they have an order, they are remembered
     with z and compete with it.
 
+    Where bits are drawn anew from greys at each visit, the state of a row was left for other bits: then p(z | x) is
+    kept only nearly, the better the more fresh draws there are.
+
     The memory holds state.z1, … (C, N, ceil(H / 8)) with a bit for each binary unit, state.x (C, N, …) where missing
     values are remembered, which rows were visited, and what the move tunes. The statistic `train` is the bound L_S of
     the fresh draws; without any, the mean of log p(x, z).
@@ -126,7 +129,7 @@ class Persistent(Estimator):
         if is_exact(batch.pair.model, batch.pair.proposal):
             return self._exact(batch, wanted)
         state, memory = self._recall(batch), batch.memory
-        if wanted != "phi" and self.sweeps:
+        if self.sweeps and (wanted != "phi" or batch.remember):
             state, memory = self._moved(batch, state)
         if batch.pair.proposal.masked:
             found = self._with_missing(batch, state, wanted)
@@ -250,7 +253,7 @@ class Persistent(Estimator):
         return Estimate(theta_grad, phi_grad, batch.memory, found.stats)
 
     def _compete(self, batch: Batch, drawn: Draws, wanted: Wanted) -> "_Found":
-        """Weights of states and fresh draws; the states that win are remembered, unless only phi moves."""
+        """Weights of states and fresh draws; the states that win are remembered, unless only phi moves for now."""
         log_weight = drawn.log_weight.detach()
         if self.draws:
             weight, chosen = compete(log_weight, self.chains, batch.rng)
@@ -259,7 +262,7 @@ class Persistent(Estimator):
             weight = torch.full_like(log_weight, 1 / self.chains)
             chosen = torch.arange(self.chains, device=weight.device)[:, None].expand_as(weight)
             train, worth = drawn.log_p.detach().mean(), log_weight.new_tensor(float(self.chains))
-        if wanted != "phi":
+        if wanted != "phi" or batch.remember:
             latents = tuple(_picked(value, chosen) for value in drawn.latents)
             completed = None if drawn.completed is None else _picked(drawn.completed, chosen)
             self._remember(batch, _State(latents, completed))

@@ -118,7 +118,7 @@ def log_odds(chain: Chain, theta: Tensor) -> list[LogOdds]:
         if odds is None:
             raise UserError(
                 f"Gibbs sampling needs sbn or darn layers, got {type(layer).__name__}: change the model, or take "
-                "estimator nais"
+                "estimator persistent or nais"
             )
         found.append(odds)
     return found

@@ -39,7 +39,6 @@ def row_likelihoods(
         _member(pair, rows, dataclasses.replace(how, member=i), work, name)
         for i, (pair, name) in enumerate(zip(pairs, whose, strict=True))
     ]
-    work.tidy()
     return ensemble(found)
 
 
@@ -83,7 +82,7 @@ def ensemble(members: list[RowLikelihoods]) -> RowLikelihoods:
 def anneal(pair: Pair, rows: Tensor, how: Annealing, seed: int, work: Work) -> Marginal:
     """log p(x) by annealed importance sampling; rows that are done stay in the cache until `tidy`."""
     if rows.isnan().any():
-        raise UserError("annealing needs complete rows, got rows with missing values: leave --ais out, or impute first")
+        raise UserError("annealing needs complete rows, got missing values: score them by draws, or impute them first")
     name = f"evaluations/annealed-{digest(pair.theta, pair.phi, rows)}-{digest_text(repr((how, seed)))}"
     found = work.load(name, Marginal) or Marginal(torch.zeros(0), torch.zeros(0))
     while (first := len(found.ess)) < len(rows):
@@ -121,7 +120,7 @@ class LikelihoodSummary(NamedTuple):
     stderr: float | None
     """Its standard error over rows."""
     draw_error: float
-    """Its standard error due to the draws of the hidden variables."""
+    """Its standard error due to the draws of the latent variables."""
     ess: float
     """The mean effective draws."""
     unreliable: int

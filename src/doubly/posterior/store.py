@@ -133,11 +133,23 @@ class Posterior:
         return self.row_likelihoods(x, of, how).log_likelihood.cpu().numpy()
 
     def row_likelihoods(
-        self, x: np.ndarray, of: Of = "mean", how: LikelihoodConfig | None = None, samples: int | None = None
+        self,
+        x: np.ndarray,
+        of: Of = "mean",
+        how: LikelihoodConfig | None = None,
+        samples: int | None = None,
+        tidy: bool = True,
     ) -> RowLikelihoods:
-        """log p(x) of each row, with how far to trust it; `samples` chooses the mean of the first so many."""
+        """log p(x) of each row, with how far to trust it; `samples` chooses the mean of the first so many.
+
+        Without `tidy`, finished work stays in the cache: more of the same evaluation is to come.
+        """
         rows, pairs = self._format.tensor(x), self._pairs(of, samples)
-        return scores.row_likelihoods(self._refitted(pairs), _whose(pairs), rows, how or LikelihoodConfig(), self._work)
+        how = how or LikelihoodConfig()
+        found = scores.row_likelihoods(self._refitted(pairs), _whose(pairs), rows, how, self._work)
+        if tidy:
+            self.tidy()
+        return found
 
     def anneal(
         self, x: np.ndarray, how: Annealing, of: Of = "mean", samples: int | None = None, seed: int = 0

@@ -53,7 +53,7 @@ def refit(
         for index in batches(torch.randperm(len(train), generator=rng, device=train.device), method.batch):
             state = method.optimiser.ask(state, eta, rng)
             x = rows_at(method, train, index, rng)
-            batch = Batch(Pair(method.model, theta, method.proposal, state.theta), x, index, memory, rng)
+            batch = Batch(Pair(method.model, theta, method.proposal, state.theta), x, index, memory, rng, remember=True)
             found = method.refitter(batch, wanted="phi")
             memory = found.memory
             assert found.phi_grad is not None
