@@ -157,7 +157,7 @@ def test_every_chain_can_be_named_fitted_scored_and_sampled(model, proposal, hid
     [
         (
             ["--model", "sbn,normal", "--proposal", "sbn"],
-            "hidden layer 1 is real in the model but binary in the proposal",
+            "latent layer 1 is real in the model but binary in the proposal",
         ),
         (["--model", "gaussian"], "draws real numbers, but the data are 0 or 1"),
         (["--estimator", "gibbs", "--objective", "vimco"], "leave it out, or take estimator nais"),

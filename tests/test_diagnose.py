@@ -360,7 +360,7 @@ def test_arviz_needs_as_many_draws_of_each_chain(run, second):
     with pytest.raises(UserError, match="as many draws of each chain, got 3, 2"):
         one.to_arviz()
     other.thetas.clear()
-    with pytest.raises(UserError, match="kept no samples"):
+    with pytest.raises(UserError, match="stored no samples"):
         other.to_arviz()
 
 

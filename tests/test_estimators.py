@@ -52,6 +52,7 @@ def test_the_larger_bound_is_taken(run):
     assert few.by_annealing > few.by_draws
     many = choose(dataclasses.replace(settings, draws=2000, temperatures=1), posterior, data.test, data.valid)
     assert many.estimator == "draws", "one temperature is a single draw"
+    posterior.tidy()
 
 
 def test_what_is_insisted_on_is_taken(run):

@@ -391,7 +391,7 @@ def test_what_cannot_be_answered_is_said_in_a_line(run, second, tmp_path, capsys
     np.savetxt(tmp_path / "narrow.csv", np.ones((2, 5)), fmt="%d", delimiter=",")
     assert "name a run folder" in refused(capsys, "evaluate")
     assert "collected no samples" in refused(capsys, "evaluate", str(empty))
-    assert "kept no samples" in refused(capsys, "evaluate", str(empty), "--of", "ensemble")
+    assert "stored no samples" in refused(capsys, "evaluate", str(empty), "--of", "ensemble")
     assert "the first 1, 2, 6 samples, not of 50" in refused(capsys, "evaluate", path, "--samples", "50")
     assert "several chains" in refused(capsys, "evaluate", path, other)
     assert "one set of weights" in refused(capsys, "evaluate", path, "--of", "ensemble", "--ais", "10")

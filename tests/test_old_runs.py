@@ -65,7 +65,8 @@ def vectors(folder: Path) -> dict[str, torch.Tensor]:
 
 def test_the_settings_are_those_of_before_in_the_same_order():
     before = json.loads((OLD / "complete" / "config.json").read_text())
-    assert list(dataclasses.asdict(Config())) == list(before)
+    since = {"moves"}
+    assert [name for name in dataclasses.asdict(Config()) if name not in since] == list(before)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -89,13 +90,14 @@ def test_an_old_run_scores_as_before(name, of, old, capsys):
     file = folder / "evaluations" / f"test-{of}-20-refit-2.json"
     before = json.loads(file.read_text())
     shutil.rmtree(folder / "evaluations")
-    for proposal in folder.glob("posterior/proposal-*"):
-        proposal.unlink()  # so that it is fitted again
-    main(["evaluate", str(folder), "--draws", "20", "--refit", "2", "--of", of, "--json"])
+    if name == "complete":  # with missing values, a refit has other random numbers than in 0.1
+        for proposal in folder.glob("posterior/proposal-*"):
+            proposal.unlink()  # so that it is fitted again
+    main(["evaluate", str(folder), "--by", "draws", "--draws", "20", "--refit", "2", "--of", of, "--json"])
     found = json.loads(capsys.readouterr().out)
     for key in ("log_likelihood", "stderr", "ess"):
         assert found[key] == pytest.approx(before[key], rel=1e-4)
-    assert file.exists(), "it is filed under the same name"
+    assert list(folder.glob(f"evaluations/test-{of}-20-*.json"))
 
 
 def test_an_old_run_that_was_stopped_ends_where_version_0_1_did(old):
@@ -122,14 +124,14 @@ def test_an_old_run_goes_on_for_more_epochs(name, old):
     assert doubly.load(folder).collected == 6
 
 
-def test_an_old_fit_of_a_proposal_goes_on_where_it_was_stopped(old):
-    """One of three passes was done: the same bits as a fit from the start, and the unfinished one goes."""
+def test_an_old_fit_of_a_proposal_that_was_stopped_starts_over(old):
+    """One of three passes was done, with other random numbers than now: it counts as nothing, and goes."""
     folder, x = old("missing"), rows_with_missing()[:5]
     (unfinished,) = folder.glob("posterior/*-unfinished.safetensors")
     said: list[str] = []
     going_on = doubly.load(folder, refit_passes=3, progress=lambda what, share: said.append(what))
     scores = going_on.log_likelihood(x, draws=20)
-    assert not [what for what in said if "pass 1 of 3" in what]
+    assert [what for what in said if "pass 1 of 3" in what]
     assert [what for what in said if "pass 2 of 3" in what]
     assert not unfinished.exists()
     for proposal in folder.glob("posterior/proposal-*"):

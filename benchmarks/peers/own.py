@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from doubly.latents import LikelihoodConfig, normalised, propose, score
+from doubly.latents import LikelihoodConfig, log_likelihood, normalised, propose
 from doubly.latents.importance import log_mean_weight
 from doubly.latents.pair import Pair
 from doubly.latents.sweep import sweep
@@ -52,7 +52,7 @@ def start(task: Task) -> Arrays:
     theta, phi = state.theta.theta, state.phi.theta
     drawn = propose(Pair(how.model, theta, how.proposal, phi), x, task.draws, seeded())
     arrays = named("theta", how.model, theta) | named("phi", how.proposal, phi)
-    return arrays | {"x": x.numpy()} | {f"z{i}": value.numpy() for i, value in enumerate(drawn.hidden)}
+    return arrays | {"x": x.numpy()} | {f"z{i}": value.numpy() for i, value in enumerate(drawn.latents)}
 
 
 def named(vector: str, chain: Chain, weights: Tensor) -> Arrays:
@@ -96,7 +96,7 @@ class Own(Side):
                 self.state = step(self.how, self.state, self.x, self.index, self.task.n_data)
             elif self.task.work == "score":
                 how = LikelihoodConfig(draws=self.task.score_draws)
-                self.scored = score(Pair(self.how.model, self.theta, self.how.proposal, self.phi), self.x, how)
+                self.scored = log_likelihood(Pair(self.how.model, self.theta, self.how.proposal, self.phi), self.x, how)
             else:
                 self.hidden = sweep(self.how.model, self.theta, self.x, self.hidden, self.state.rng)
 
@@ -110,8 +110,8 @@ class Own(Side):
         if self.task.objective == "iwae":  # the draws that z is, with their gradient
             drawn = propose(Pair(model, theta, proposal, phi), self.x, self.task.draws, seeded(), pathwise=True)
             phi_objective = log_mean_weight(drawn.log_weight).mean()
-        if self.task.objective == "wake":  # the way back that a step takes
-            theta_grad = model.track(self.theta, (self.x, *z)).pull(weight.detach() / len(self.x))
+        if self.task.objective == "wake":  # the gradient as a step takes it
+            theta_grad = model.log_prob_vjp(self.theta, (self.x, *z)).vjp(weight.detach() / len(self.x))
         else:
             (theta_grad,) = torch.autograd.grad(theta_objective, theta, retain_graph=True)
         theta_grad = self.how.prior.grad(self.theta) + self.task.n_data * theta_grad

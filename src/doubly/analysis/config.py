@@ -21,8 +21,8 @@ class EvaluateConfig:
     samples: int | None = None
     """Take the mean of the first so many samples (M), if the run has stored that mean."""
     by: By = "auto"
-    """How: by draws of the proposal, by annealing from it, or auto: whichever gives a few validation rows more, for
-    both are lower bounds."""
+    """Estimate: draws of the proposal, annealing from it, or auto, the larger of these lower bounds on a few validation
+    rows."""
     temperatures: int = 200
     """Temperatures of annealing, if rows are scored by it."""
     settle: bool = True

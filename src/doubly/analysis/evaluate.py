@@ -165,7 +165,7 @@ def _at_work(settings: EvaluateConfig, run: Run, quiet: bool) -> Iterator[Callab
         def progress(what: str, share: float) -> None:
             shown.show(f"{what}: {share:.0%}")
             if stopped:
-                raise Interrupted("stopped; what was done is kept, and the same command goes on from there", stopped[0])
+                raise Interrupted("stopped; results so far are saved: the same command goes on from there", stopped[0])
 
         yield lambda run: run.posterior(
             refit_passes=settings.refit, refit_objective=settings.refit_objective, progress=progress

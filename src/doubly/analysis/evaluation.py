@@ -112,15 +112,15 @@ class Evaluation(Result):
 
     def _why(self) -> str:
         return (
-            f"by {self.chosen.estimator}, for both are lower bounds: on validation rows draws of the proposal give "
-            f"{self.chosen.by_draws:.3f}, annealing {self.chosen.by_annealing:.3f}"
+            f"scored by {self.chosen.estimator}: on validation rows draws of the proposal give {self.chosen.by_draws:.3f}, "
+            f"annealing {self.chosen.by_annealing:.3f} (both are lower bounds, the larger is nearer)"
         )
 
     def _settled(self) -> str:
         assert self.trust is not None
         gap, moved = self.trust.gap, self.trust.moved
         said = [] if gap is None else [f"on rows of the model the bounds from below and above are {gap:.3f} apart"]
-        said += [] if moved is None else [f"ten times the work adds {moved:+.3f} on validation rows"]
+        said += [] if moved is None else [f"ten times the work changes validation rows by {moved:+.3f}"]
         said += [f"{self.trust.heavy:.0%} of them keep a heavy tail (k̂ > 0.7)"] if self.trust.heavy else []
         return f"{'settled' if self.trust.settled else 'not settled'}: {', '.join(said)}"
 

@@ -43,6 +43,8 @@ class Registry(dict[str, Any]):
         member, given = self.read(spec)
         if not (isinstance(member, type) and dataclasses.is_dataclass(member)):
             raise UserError(f"{self.noun} {spec!r} must be a dataclass: its fields are its options")
+        if lacking := sorted(getattr(member, "__abstractmethods__", ())):
+            raise UserError(f"{self.noun} {spec!r} lacks {', '.join(lacking)}: every {self.noun} must give them")
         known, open_to_choice = {field.name for field in dataclasses.fields(member)}, options(member)
         for name, value in given.items():
             if name not in open_to_choice:

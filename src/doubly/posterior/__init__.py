@@ -1,4 +1,4 @@
-"""What is kept of a chain, and the questions it answers.
+"""The samples of a chain, and the questions it answers.
 
 work         long work: its progress, and what is stored of it until it is finished
 rows         rows of the caller's, checked against the model's data layer

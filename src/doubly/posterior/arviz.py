@@ -24,7 +24,7 @@ def to_arviz(model: Chain, chains: Sequence[Sequence[Tensor]], window: int) -> A
         raise UserError("this needs arviz: install it with pip install 'doubly[arviz]'") from None
     counts = [len(samples) for samples in chains]
     if 0 in counts:
-        raise UserError("a run has kept no samples of the weights: resume it, or fit it with --keep 10")
+        raise UserError("a run has stored no samples of the weights: resume it, or fit it with --keep 10")
     if len(set(counts)) > 1:
         got = ", ".join(map(str, counts))
         raise UserError(f"arviz wants as many draws of each chain, got {got}: fit them with equal --keep")

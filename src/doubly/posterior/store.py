@@ -99,7 +99,7 @@ class Posterior:
         """The posterior mean of the weights, over all the samples or over the first so many."""
         if self.others:
             raise UserError(
-                "the mean over several chains is not a model, for their hidden units need not correspond: "
+                "the mean over several chains is not a model, for their latent units need not correspond: "
                 "ask for the ensemble (--of ensemble)"
             )
         if self.mean_theta is None:
@@ -225,7 +225,7 @@ class Posterior:
         """E[z | x] for each latent layer, from the data upward."""
         check_draws(draws)
         if self.others:
-            raise UserError("codes of several chains cannot be averaged, for their hidden units need not correspond")
+            raise UserError("codes of several chains cannot be averaged, for their latent units need not correspond")
         pairs, rng = list(self._refitted(self._pairs(of))), generator(self.phi.device, seed, "encode")
         return [layer.cpu().numpy() for layer in encode(pairs, self._format.tensor(x), draws, rng)]
 
@@ -272,7 +272,7 @@ class Posterior:
     def _ensemble(self) -> list[Pair]:
         pairs = [chain._pair(theta) for chain in self._chains for theta in chain.thetas]
         if not pairs:
-            raise UserError("this run has kept no samples of the weights: resume it, or ask for the last (--of last)")
+            raise UserError("this run has stored no samples of the weights: resume it, or ask for the last (--of last)")
         return pairs
 
     def _refitted(self, pairs: Sequence[Pair]) -> Iterator[Pair]:

@@ -63,7 +63,7 @@ def _check_latent_layers(model: Chain, proposal: Chain) -> None:
     for level, (p, q) in enumerate(zip(model.layers[1:], proposal.layers[::-1], strict=True), start=1):
         if p.kind != q.kind:
             raise UserError(
-                f"hidden layer {level} is {p.kind} in the model but {q.kind} in the proposal: they must agree"
+                f"latent layer {level} is {p.kind} in the model but {q.kind} in the proposal: they must agree"
             )
 
 

@@ -27,7 +27,7 @@ from doubly.runs.config import MOST_THREADS, Config, from_dict
 from doubly.runs.folder import Run
 from doubly.runs.progress import Progress, span
 from doubly.training.method import Method, latest_start, samples_per_epoch
-from doubly.training.protocol import Record
+from doubly.training.protocol import Record, keeps_sample
 from doubly.training.protocol import fit as train_fit
 from doubly.training.state import State, finished, healthy, init, planned, planned_from
 
@@ -193,9 +193,8 @@ class _Keeper:
         self._collected = state.collected
         if state.collected in self._run.config.means:
             self._run.keep_mean(state.collected, state.mean.float())
-        windows, within = divmod(state.collected, self._method.window)
-        in_all = planned(self._method, state, self._n_data) // self._method.window
-        if within == 0 and windows * self._keep // in_all > (windows - 1) * self._keep // in_all:
+        in_all = planned(self._method, state, self._n_data)
+        if keeps_sample(state.collected, in_all, self._keep, self._method.window):
             self._run.keep(state.collected, state.window.float())
 
 
