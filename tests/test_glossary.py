@@ -23,12 +23,6 @@ INSTEAD = {word: entry.word for entry in PAGE["GLOSSARY"] for word in entry.give
 EXCEPTIONS = {
     ("analysis/report/figures.py", "height"): "of a picture, in inches",
 }
-# names of files that are being rewritten: to be taken out, whether they are still there or not
-UNTIL_REWRITTEN = {
-    ("analysis/diagnose.py", "_mixing"),
-    ("analysis/evaluate.py", "scored"),
-    ("runs/fit.py", "_drive"),
-}
 
 
 class Name(NamedTuple):
@@ -64,7 +58,7 @@ def words(name: str) -> list[str]:
 
 def given_up(path: str, name: Name) -> list[str]:
     """The words of a name that were given up."""
-    if (path, name.text) in {*EXCEPTIONS, *UNTIL_REWRITTEN}:
+    if (path, name.text) in EXCEPTIONS:
         return []
     if path.startswith("cli/") and words(name.text) == ["fill"]:  # a command of that name
         return []

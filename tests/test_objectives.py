@@ -179,7 +179,7 @@ def test_nvils_baseline_lowers_the_variance():
 
 def test_objectives_refuse_what_they_cannot_serve():
     for name in ("iwae", "dreg"):
-        with pytest.raises(UserError, match="needs real hidden layers"):
+        with pytest.raises(UserError, match="needs real latent layers"):
             NAIS(5, OBJECTIVES.make(name)).check(MODEL, PROPOSAL)
     with pytest.raises(UserError, match="at least 2"):
         NAIS(1, OBJECTIVES.make("vimco")).check(MODEL, PROPOSAL)

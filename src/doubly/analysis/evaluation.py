@@ -112,8 +112,8 @@ class Evaluation(Result):
 
     def _why(self) -> str:
         return (
-            f"scored by {self.chosen.estimator}: on validation rows draws of the proposal give {self.chosen.by_draws:.3f}, "
-            f"annealing {self.chosen.by_annealing:.3f} (both are lower bounds, the larger is nearer)"
+            f"scored by {self.chosen.estimator}: on validation rows draws of the proposal give "
+            f"{self.chosen.by_draws:.3f}, annealing {self.chosen.by_annealing:.3f} (both are lower bounds, the larger is nearer)"
         )
 
     def _settled(self) -> str:
