@@ -66,13 +66,13 @@ def evaluate(
         # annealing first: its result stays in the cache until scoring, which can be stopped and resumed, is over
         annealed = _anneal(settings, posterior, rows) if settings.ais else None
         chosen = choose(settings, posterior, rows, data.valid)
-        scored = (by_annealing if chosen.estimator == "annealing" else by_draws)(settings, posterior, rows)
+        likelihoods = (by_annealing if chosen.estimator == "annealing" else by_draws)(settings, posterior, rows)
         settled = trust(settings, posterior, chosen.estimator, data.valid) if settings.settle else None
         posterior.tidy()
-    found = _evaluation(settings, posterior, data if x is None else None, rows, scored)
+    found = _evaluation(settings, posterior, data if x is None else None, rows, likelihoods)
     found = dataclasses.replace(found, chosen=chosen, trust=settled)
     if annealed:
-        found = dataclasses.replace(found, annealed=_beside(*annealed, scored))
+        found = dataclasses.replace(found, annealed=_beside(*annealed, likelihoods))
     if x is None:
         name = settings.name + (f"-of-{len(runs)}-chains" if others else "")
         write(runs[0].path / "evaluations" / f"{name}.json", json.dumps(found.to_json(), indent=2).encode() + b"\n")
@@ -173,14 +173,14 @@ def _at_work(settings: EvaluateConfig, run: Run, quiet: bool) -> Iterator[Callab
 
 
 def _evaluation(
-    settings: EvaluateConfig, posterior: Posterior, data: Data | None, rows: np.ndarray, scored: RowLikelihoods
+    settings: EvaluateConfig, posterior: Posterior, data: Data | None, rows: np.ndarray, likelihoods: RowLikelihoods
 ) -> Evaluation:
     """The result for rows of the run's data, or for other rows where `data` is None."""
-    summary = summarise(scored)
+    summary = summarise(likelihoods)
     density = None if data is None else data.log_density
     return Evaluation(
         summary=summary,
-        rows=scored,
+        rows=likelihoods,
         settings=settings,
         split=None if data is None else settings.split,
         epoch=posterior.epoch,
@@ -226,9 +226,9 @@ def _annealed(found: Marginal, gap: Gap) -> Annealed:
     )
 
 
-def _beside(found: Marginal, gap: Gap, scored: RowLikelihoods) -> Annealed:
+def _beside(found: Marginal, gap: Gap, likelihoods: RowLikelihoods) -> Annealed:
     """With how much more annealing gives than importance sampling gives the same rows."""
-    gaps = (found.log_likelihood - scored.log_likelihood[: len(found.log_likelihood)]).double()
+    gaps = (found.log_likelihood - likelihoods.log_likelihood[: len(found.log_likelihood)]).double()
     return dataclasses.replace(_annealed(found, gap), above_score=gaps.mean().item(), above_score_stderr=stderr(gaps))
 
 

@@ -113,7 +113,7 @@ class Evaluation(Result):
     def _why(self) -> str:
         return (
             f"scored by {self.chosen.estimator}: on validation rows draws of the proposal give "
-            f"{self.chosen.by_draws:.3f}, annealing {self.chosen.by_annealing:.3f} (both are lower bounds, the larger is nearer)"
+            f"{self.chosen.by_draws:.3f}, annealing {self.chosen.by_annealing:.3f} (lower bounds: the larger is nearer)"
         )
 
     def _settled(self) -> str:
