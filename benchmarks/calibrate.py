@@ -7,7 +7,7 @@ biases. Every estimator of the latents has the same sampler, steps and data.
 
     python benchmarks/calibrate.py --replicates 200 --estimator persistent --out FILE.json
 
-goes on where it was stopped, and `--report` writes docs/reports/calibration.md from all files.
+goes on where it was stopped.
 """
 
 import argparse
@@ -32,7 +32,7 @@ VISIBLE, HIDDEN, ROWS, BATCH = 5, 2, 40, 20
 BURN_IN, THIN, DRAWS = 600, 60, 31  # steps; ranks go from 0 to 31
 BINS = 8
 FUNCTIONS = ("norm", "likelihood", "bias")
-PAGE, FOLDER = Path("docs/reports/calibration.md"), Path("benchmarks/calibration")
+FOLDER = Path("benchmarks/calibration")
 
 
 def method(estimator: str, seed: int) -> Method:

@@ -558,7 +558,7 @@ def test_objectives_of_draws_alone_are_refused(objective: type[Objective]):
 def test_latents_that_no_move_serves_are_refused_unless_none_is_made():
     model = Chain.build("sbn,gaussian:widths=5,sbn", data=4, hidden=(3, 2))
     proposal = Chain.build_proposal("sbn,gaussian:widths=5", data=4, hidden=(3, 2))
-    with pytest.raises(UserError, match="no move of gibbs, hmc, langevin serves"):
+    with pytest.raises(UserError, match="no move serves"):
         Persistent().check(model, proposal)
     Persistent(sweeps=0).check(model, proposal)
 

@@ -30,7 +30,7 @@ ROWS = np.random.default_rng(0).integers(0, 2, (7, 12), dtype=np.uint8)
 def run(tmp_path_factory) -> Run:
     """A short run on images, evaluated; nobody may change it but `make`."""
     run = doubly.fit(tmp_path_factory.mktemp("report") / "run", data="digits", hidden=(20,), **FIT)
-    cli.main(["evaluate", str(run.path), "--draws", "20", "--refit", "1"])
+    cli.main(["evaluate", str(run.path), "--by", "draws", "--draws", "20", "--refit", "1"])
     return run
 
 

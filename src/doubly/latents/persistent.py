@@ -170,13 +170,13 @@ class Persistent(Estimator):
         completed = kept.pop("state.x", None)
         latents = tuple(kept.values())
         new = memory[VISITED][index] == 0
-        if new.any():
+        if not new.is_cpu or new.any():  # a device is not asked: that would make the step wait
             with torch.no_grad():
-                first = propose(batch.pair, batch.x[new], self.chains, batch.rng)
-            for value, drawn in zip(latents, first.latents, strict=True):
-                value[:, new] = drawn
+                first = propose(batch.pair, batch.x, self.chains, batch.rng)
+            pairs = zip(latents, first.latents, strict=True)
+            latents = tuple(torch.where(new[:, None], drawn, value) for value, drawn in pairs)
             if completed is not None and first.completed is not None:
-                completed[:, new] = first.completed
+                completed = torch.where(new[:, None], first.completed, completed)
         if completed is not None:
             completed = torch.where(batch.x.isnan(), completed, batch.x)
         return _State(latents, completed)

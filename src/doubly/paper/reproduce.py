@@ -148,7 +148,7 @@ def _result(recipe: Recipe, run: Run, found: Evaluation, commit: str | None) -> 
         stderr=value.stderr,
         annealed=AnnealedRow(settings.ais, settings.ais_chains, found.annealed) if found.annealed else None,
         by_draws=summary.log_likelihood,
-        draw_error=summary.draw_error,
+        draw_error=None if math.isnan(summary.draw_error) else summary.draw_error,
         of=settings.of,
         draws=settings.draws,
         draws_of_the_recipe=recipe.evaluation.draws,

@@ -53,7 +53,7 @@ class RowResult(Result):
     annealed: AnnealedRow | None
     by_draws: float
     """The log-likelihood by importance sampling."""
-    draw_error: float
+    draw_error: float | None
     of: str
     draws: int
     draws_of_the_recipe: int

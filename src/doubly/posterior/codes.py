@@ -27,18 +27,20 @@ class Reading(NamedTuple):
 
 
 @torch.no_grad()
-def read(pairs: Sequence[Pair], rows: Tensor, draws: int, rng: torch.Generator) -> Reading:
-    """Draw the latents of these rows from each proposal, weigh the draws, and average them."""
+def read(pairs: Sequence[Pair], rows: Tensor, draws: int, rng: torch.Generator, moves: bool = False) -> Reading:
+    """Draw the latents of these rows from each proposal, weigh the draws, and average them.
+
+    With `moves`, the codes of rows with few effective draws are found by chains, which takes much longer.
+    """
     log_likelihoods, codes = [], []
     for pair in pairs:
-        x = rows.float()
-        drawn = propose(pair, x, draws, rng)
+        drawn = propose(pair, rows.float(), draws, rng)
         weight = normalised(drawn.log_weight)
         log_likelihoods.append(log_mean_weight(drawn.log_weight))
         means = [(weight[..., None] * z).sum(0) for z in drawn.latents]
         few = ess(weight) < ENOUGH
-        if means and few.any():
-            for mean, better in zip(means, expected_latents(pair, x[few], draws, rng), strict=True):
+        if moves and means and few.any():
+            for mean, better in zip(means, expected_latents(pair, rows[few].float(), draws, rng), strict=True):
                 mean[few] = better
         codes.append(means)
     return Reading(torch.stack(log_likelihoods), [torch.stack(each).mean(0) for each in zip(*codes, strict=True)])
@@ -46,5 +48,5 @@ def read(pairs: Sequence[Pair], rows: Tensor, draws: int, rng: torch.Generator) 
 
 def encode(pairs: Sequence[Pair], rows: Tensor, draws: int, rng: torch.Generator) -> list[Tensor]:
     """E[z | x] for each latent layer, some rows at a time."""
-    blocks = [read(pairs, block, draws, rng).codes for block in rows.split(ROWS)]
+    blocks = [read(pairs, block, draws, rng, moves=True).codes for block in rows.split(ROWS)]
     return [torch.cat(layer) for layer in zip(*blocks, strict=True)]
