@@ -669,3 +669,13 @@ def test_blocks_must_divide_the_logits():
         for run in (gibbs.plain_sweep, gibbs.fused_sweep):
             with pytest.raises(ValueError, match="do not divide 5 logits"):
                 run(*inputs, rng(), blocks)
+
+
+def test_compiled_functions_have_names_of_their_own():
+    """Two with the same name, compiled by different processes, would take each other's place when loaded from disk."""
+    if not choose.fused(torch.zeros(1)):
+        pytest.skip("there is no Numba")
+    module = choose.loops()
+    names = [value.py_func.__qualname__ for value in vars(module).values() if hasattr(value, "py_func")]
+    assert len(names) > 50
+    assert len(names) == len(set(names))

@@ -273,8 +273,7 @@ def bernoulli_terms(logit, x):
     return ONE + e, x * logit - max(logit, ZERO), x - (ONE if logit >= ZERO else e) / (ONE + e)
 
 
-def _scorer(shift: bool, keep: bool) -> Any:
-    @_row
+def _scorer(name: str, shift: bool, keep: bool) -> Any:
     def score(logits, offset, value, residual):
         """sum_i x_i l_i - softplus(l_i); with `keep`, residual_i = x_i - sigmoid(l_i) comes with it.
 
@@ -298,11 +297,16 @@ def _scorer(shift: bool, keep: bool) -> Any:
                 total, products, n = total - np.log(products), 1.0, 0
         return float32(total - np.log(products))
 
-    return score
+    # Compiled code goes by name. Of two functions with the same one, compiled by different processes and loaded from
+    # the disk cache by a third, one would be called in the place of the other.
+    score.__name__ = score.__qualname__ = name
+    return _row(score)
 
 
-score_row, score_row_and_keep = _scorer(False, False), _scorer(False, True)
-score_shifted_row, score_shifted_row_and_keep = _scorer(True, False), _scorer(True, True)
+score_row = _scorer("score_row", shift=False, keep=False)
+score_row_and_keep = _scorer("score_row_and_keep", shift=False, keep=True)
+score_shifted_row = _scorer("score_shifted_row", shift=True, keep=False)
+score_shifted_row_and_keep = _scorer("score_shifted_row_and_keep", shift=True, keep=True)
 
 
 @_row
