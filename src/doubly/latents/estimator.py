@@ -38,6 +38,8 @@ class Estimator(ABC):
     """What `draws` are to `validate`, in a letter or a few words."""
     takes_objective: ClassVar[bool] = False
     """Whether the proposal follows an objective of its own choice; if not, it is fitted to the estimator's draws."""
+    takes_moves: ClassVar[bool] = False
+    """Whether it has local moves to choose."""
 
     @abstractmethod
     def check(self, model: Chain, proposal: Chain) -> None:

@@ -72,6 +72,7 @@ class Persistent(Estimator):
 
     validation = "annealed from the proposal, T"
     takes_objective = True
+    takes_moves = True
     draws: int = 5
     """Fresh draws of the proposal at each visit (S)."""
     objective: Objective = field(default_factory=Wake)

@@ -77,7 +77,7 @@ def _estimators(config: Config, model: Chain, proposal: Chain) -> tuple[Estimato
             f"the estimator {config.estimator} fits the proposal to its own draws of p(z|x), the objective wake; "
             f"got objective {config.objective}: leave it out, or take estimator nais"
         )
-    if config.moves != "auto" and not hasattr(estimator, "moves"):
+    if config.moves != "auto" and not estimator.takes_moves:
         raise UserError(
             f"the estimator {config.estimator} has no moves to choose, got moves {config.moves}: leave them out, or "
             "take estimator persistent"
