@@ -97,7 +97,7 @@ def test_the_public_methods_agree_with_what_they_stand_for(posterior):
     assert torch.equal(pair.theta, SAMPLES[0])
     assert not torch.equal(pair.phi, posterior.phi), "it was fitted"
     (codes,) = posterior.encode(X, draws=10, seed=3)
-    found = read([pair], torch.as_tensor(X), 10, generator("cpu", 3, "encode"))
+    found = read([pair], torch.as_tensor(X), 10, generator("cpu", 3, "encode"), moves=True)
     np.testing.assert_array_equal(codes, found.codes[0].numpy())
     assert found.log_likelihood.shape == (1, 16)
     imputed = posterior.impute(np.where(X == 1, np.nan, X), draws=3, how=ImputeConfig(sweeps=2))
