@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from doubly.analysis.convergence import Summary
 from doubly.analysis.results import Result
 from doubly.samplers import Sampler
+from doubly.samplers.sampler import NEAR
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Temperature(Result):
     noise: float
     """About where the noise of mini-batches would bring it without a thermostat."""
     compatible: bool
-    """Whether it is within two standard errors of the expected one."""
+    """Whether it is within 5 % or two standard errors of the expected one."""
     sampler: Sampler
 
     def text(self) -> str:
@@ -28,17 +29,21 @@ class Temperature(Result):
             target += f", which Euler's friction makes of {self.sampler.temperature:g}"
         if self.compatible:
             return f"{measured}: compatible with {target}"
+        share = abs(self.mean / self.expected - 1)
         if self.mean < self.expected:
-            return "; ".join([f"{measured}: below {target}", *filter(None, [self.sampler.too_cold])])
+            return "; ".join(
+                [f"warning: {measured}: {share:.0%} below {target}", *filter(None, [self.sampler.too_cold])]
+            )
         if self.sampler.has_thermostat:
             return (
-                f"{measured}: above {target}; without the thermostat, mini-batch noise would bring it to about "
-                f"{self.noise:.2f}, and the thermostat has not taken up all of that yet; burn in longer, or take a "
-                "smaller step"
+                f"warning: {measured}: {share:.0%} above {target}; without the thermostat, mini-batch noise would "
+                f"bring it to about {self.noise:.2f}, and the thermostat has not taken up all of that yet; "
+                f"{self.sampler.too_hot}"
             )
         return (
-            f"{measured}: above {target}; the rest is mini-batch noise, which this sampler does not take up, so that "
-            "samples are spread wider than the posterior; take a smaller step, larger batches, or a thermostat (sgnht)"
+            f"warning: {measured}: {share:.0%} above {target}; the rest is mini-batch noise, which this sampler does "
+            "not take up, so that samples are spread wider than the posterior; take a smaller step, larger batches, or "
+            "the sampler thermostat"
         )
 
     def to_json(self) -> dict[str, float | bool]:
@@ -65,6 +70,6 @@ def temperature(sampler: Sampler, traces: dict[str, Summary]) -> Temperature | N
         mcse=found.mcse,
         expected=expected,
         noise=found.mean * loss,
-        compatible=abs(found.mean - expected) <= 2 * found.mcse,
+        compatible=abs(found.mean - expected) <= max(NEAR * expected, 2 * found.mcse),
         sampler=sampler,
     )

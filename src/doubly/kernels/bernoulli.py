@@ -87,6 +87,8 @@ def _fused(logits: Tensor, value: Tensor, rng: torch.Generator | None, shape: tu
 def run(logits: Tensor, value: Tensor, rng: torch.Generator | None, keep: bool) -> tuple[Tensor, Tensor]:
     """log_prob and residual value - sigmoid(logits), the latter where it is to be kept, of rows that wrap around."""
     n = max(len(logits), len(value))
+    if logits.shape[1] != value.shape[1] or n % max(1, len(logits)) or n % max(1, len(value)):
+        raise ValueError(f"rows {tuple(logits.shape)} of log-odds and {tuple(value.shape)} of values do not fit")
     log_prob, residual = value.new_empty(n), value.new_empty(n if keep else 0, logits.shape[1])
     drawn = rng is not None, *(NO_KEY if rng is None else key(rng))
     choose.loops().bernoulli(*as_arrays(logits, value), *drawn, *as_arrays(log_prob, residual))
@@ -114,6 +116,8 @@ def weighted_sum(weight: Tensor, rows: Tensor, n: int) -> Tensor:
     """The rows times their weights, added up for each of n, around which they wrap."""
     if n == 1:
         return (weight @ rows)[None]
+    if weight.shape != rows.shape[:1]:
+        raise ValueError(f"one weight for each of {len(rows)} rows is expected, got {tuple(weight.shape)}")
     out = rows.new_empty(n, rows.shape[1])
     choose.loops().weighted_sum(*as_arrays(weight.contiguous(), rows, out))
     return out

@@ -10,6 +10,7 @@ import ctypes
 import functools
 import importlib
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, TypeVar, cast
@@ -17,7 +18,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from doubly.core.errors import UserError
+from doubly.core.errors import RunWarning, UserError
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 VARIABLE = "DOUBLY_KERNELS"
@@ -93,8 +94,9 @@ def _obstacle(*tensors: Tensor) -> str | None:
             return f"they need float32 on a CPU, not {tensor.dtype} on {tensor.device}"
     if _numba() is None:
         return "Numba cannot be imported"
-    if _home() != os.getpid():
-        return "this process was forked from one that has used them, which OpenMP does not survive"
+    if _forked:
+        _tell_fork()
+        return "this process was forked from one that has computed, which OpenMP does not survive"
     return None
 
 
@@ -111,7 +113,6 @@ def _numba() -> Any:
     threads = torch.get_num_threads()
     numba.set_num_threads(1)  # starts Numba's threads, and thereby sets the number of OpenMP's, which is PyTorch's
     torch.set_num_threads(threads)
-    _home()
     _keep_freed_memory()
     return numba
 
@@ -133,7 +134,35 @@ def _loops() -> ModuleType:
     return importlib.import_module("doubly.kernels.loops")
 
 
-@functools.cache
-def _home() -> int:
-    """The process in which Numba started its threads."""
-    return os.getpid()
+# Forks. Threads of a parent are not in its child, but OpenMP waits for them there: for ever, or Numba ends the process.
+
+_forked = False
+_told = False
+
+
+def forked() -> bool:
+    """Whether this process was forked from one that had computed: it computes with plain kernels on one thread."""
+    return _forked
+
+
+def _after_fork() -> None:
+    global _forked
+    if _numba.cache_info().currsize or torch.get_num_threads() > 1:
+        _forked = True
+        torch.set_num_threads(1)
+
+
+def _tell_fork() -> None:
+    global _told
+    if not _told:
+        _told = True
+        warnings.warn(
+            "this process was forked from one that had computed, and takes the plain kernels on one thread: the same "
+            "laws, but other random numbers; for the same bits, start it by spawn "
+            "(multiprocessing.get_context('spawn'))",
+            RunWarning,
+            stacklevel=4,
+        )
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -105,6 +105,8 @@ def fused_sweep(
     n_units, n_fed = value.shape[-1], logits.shape[-1]
     counts, powers = _divided(blocks, n_fed)
     square = value.new_empty(0, n_units) if V is None else V
+    if field.shape[-1] != n_units:
+        raise ValueError(f"a field for each of {n_units} units is expected, got {tuple(field.shape)}")
     if W.shape != (n_units, n_fed) or square.shape not in ((0, n_units), (n_units, n_units)):
         raise ValueError(f"W {tuple(W.shape)} and V {tuple(square.shape)} do not fit {n_units} units that feed {n_fed}")
     value = value.detach().clone(memory_format=torch.contiguous_format)

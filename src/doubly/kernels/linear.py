@@ -114,7 +114,7 @@ class Linear:
         if alike is None:
             torch.mm(total.t(), given, out=of_weight)
             return
-        columns = given.t() @ total
+        columns = given.t() @ total  # weighted_sum has checked the weight
         choose.loops().alike_backward(*as_arrays(weight, *alike, self.residual, columns))
         of_weight.copy_(columns.t())
 

@@ -236,6 +236,57 @@ def thermostat(u, excess, grad, eta, friction, heat, rate, new_u, new_excess, ke
         thermostat_part(part, u, excess, grad, eta, friction, heat, rate, new_u, new_excess, key_low, key_high)
 
 
+@_exact
+def heated_one(theta, v, alpha, grad, root, noise, strength, cold, speed, energy, least, most):
+    """One weight through B, O, B, A and D, where strength is a T and cold 1 / T."""
+    kick = float32(0.5) * root * grad
+    keep = exp2(alpha * -LOG2_E)
+    # (1 - exp(-2 alpha)) / alpha, which single precision would lose where alpha is small
+    series = float32(2) - alpha * (float32(2) - alpha * (float32(4 / 3) - alpha * float32(2 / 3)))
+    share = series if alpha < float32(0.05) else (ONE - keep * keep) / alpha
+    moved = keep * (v + kick) + np.sqrt(strength * share) * noise + kick
+    hot = min(moved * moved * cold, energy) - ONE
+    friction = alpha * exp2(speed * hot * LOG2_E)
+    return theta + float32(0.5) * root * moved, moved, min(max(friction, least), most)
+
+
+@_row
+def heated_part(part, theta, v, alpha, grad, root, numbers, new_theta, new_v, new_alpha, key_low, key_high):
+    noise = np.empty(NORMALS, float32)
+    normals(noise, part, key_low, key_high)
+    start = part * NORMALS
+    end = min(start + NORMALS, v.shape[0])
+    t, w, a, g = theta[start:end], v[start:end], alpha[start:end], grad[start:end]
+    new_t, new_w, new_a = new_theta[start:end], new_v[start:end], new_alpha[start:end]
+    strength, cold, speed, energy, least, most = numbers
+    if root.shape[0] == 1:
+        r = root[0]
+        for i in range(w.shape[0]):
+            new_t[i], new_w[i], new_a[i] = heated_one(
+                t[i], w[i], a[i], g[i], r, noise[i], strength, cold, speed, energy, least, most
+            )
+    else:
+        rs = root[start:end]
+        for i in range(w.shape[0]):
+            new_t[i], new_w[i], new_a[i] = heated_one(
+                t[i], w[i], a[i], g[i], rs[i], noise[i], strength, cold, speed, energy, least, most
+            )
+
+
+@_kernel
+def heated(
+    theta, v, alpha, grad, root, friction, temperature, speed, energy, least, most, new_theta, new_v, new_alpha,
+    key_low, key_high
+):  # fmt: skip
+    """Half a symmetric step of a thermostat for each weight; root is sqrt(eta), of one number or one for each."""
+    numbers = (
+        float32(friction * temperature), float32(1 / temperature), float32(speed), float32(energy),
+        float32(least * friction), float32(most),
+    )  # fmt: skip
+    for part in prange((v.shape[0] + NORMALS - 1) // NORMALS):
+        heated_part(part, theta, v, alpha, grad, root, numbers, new_theta, new_v, new_alpha, key_low, key_high)
+
+
 @_row
 def adam_part(start, theta, m, v, grad, beta1, beta2, move, correction, epsilon, new_theta, new_m, new_v):
     end = min(start + NORMALS, theta.shape[0])

@@ -31,6 +31,8 @@ def thermostat(
     A single thermostat for all weights is driven by the mean of u^2.
     """
     u, excess = state
+    if u.shape != grad.shape or excess.shape not in ((), u.shape):
+        raise ValueError(_unlike(u=u, excess=excess, grad=grad))
     if u.shape == excess.shape and choose.fused(u, excess, grad):
         new = Thermostat(torch.empty_like(u), torch.empty_like(excess))
         numbers = eta, friction, heat, rate
@@ -47,6 +49,55 @@ def driven(excess: Tensor, u: Tensor, heat: float, rate: float) -> Tensor:
     return excess.add(energy - heat, alpha=rate)
 
 
+class Heated(NamedTuple):
+    """Weights, their momentum in units in which it is N(0, T), and the friction: for each weight, or one for all."""
+
+    theta: Tensor
+    v: Tensor
+    alpha: Tensor
+
+
+class Langevin(NamedTuple):
+    """The numbers of a thermostat that has a time constant of its own."""
+
+    friction: float
+    """What the noise that is put in on purpose balances."""
+    temperature: float
+    speed: float
+    """1 / the time constant of the thermostat, in steps."""
+
+
+MOST_ENERGY = 30.0
+"""v^2 / T beyond which a thermostat does not look: a normal v exceeds it four times in 10^8, a chain that starts far
+from where it belongs exceeds it often, and would leave a friction that takes long to come back."""
+MOST_FRICTION = 20.0
+LEAST_FRICTION = 1e-3
+"""Of the friction that was set; its stationary law has no mass to speak of outside of these bounds."""
+
+
+def heated(state: Heated, grad: Tensor, eta: float | Tensor, by: Langevin, rng: torch.Generator) -> Heated:
+    """The second part of a symmetric step of a thermostat, from the kick on: B, O, B, A and D of `Thermostat`.
+
+    eta is one step for all weights, or one for each. A single friction for all weights is driven by the mean of v^2.
+    """
+    theta, v, alpha = state
+    if alpha.shape == v.shape and choose.fused(theta, v, alpha, grad):
+        new = Heated(torch.empty_like(theta), torch.empty_like(v), torch.empty_like(alpha))
+        root = eta.sqrt() if isinstance(eta, Tensor) else torch.tensor([math.sqrt(eta)])
+        now = as_arrays(theta, v, alpha, grad.contiguous(), root)
+        choose.loops().heated(*now, *by, MOST_ENERGY, LEAST_FRICTION, MOST_FRICTION, *as_arrays(*new), *key(rng))
+        return new
+    kick = grad * (eta.sqrt() / 2 if isinstance(eta, Tensor) else math.sqrt(eta) / 2)
+    spread = (by.friction * by.temperature * -torch.expm1(-2 * alpha) / alpha).sqrt()
+    v = torch.exp(-alpha) * (v + kick)
+    v.addcmul_(spread, normal(v.shape, rng, v.dtype, v.device)).add_(kick)
+    half = eta.sqrt() / 2 if isinstance(eta, Tensor) else math.sqrt(eta) / 2
+    energy = v.square() / by.temperature
+    excess = (energy if alpha.dim() else energy.mean()).clamp(max=MOST_ENERGY) - 1
+    alpha = (alpha * torch.exp(by.speed * excess)).clamp(LEAST_FRICTION * by.friction, MOST_FRICTION)
+    return Heated(theta + half * v, v, alpha)
+
+
 class Moments(NamedTuple):
     """Weights with running means of their gradient and of its square."""
 
@@ -60,6 +111,8 @@ def adam(
 ) -> Moments:
     """m and v brought up to date, then theta + move m / (correction sqrt(v) + epsilon)."""
     theta, m, v = state
+    if not theta.shape == m.shape == v.shape == grad.shape:  # the loops write without looking
+        raise ValueError(_unlike(theta=theta, m=m, v=v, grad=grad))
     if choose.fused(theta, m, v, grad):
         new = Moments(torch.empty_like(theta), torch.empty_like(m), torch.empty_like(v))
         numbers = beta1, beta2, move, correction, epsilon
@@ -68,3 +121,7 @@ def adam(
     m = torch.lerp(m, grad, 1 - beta1)
     v = (beta2 * v).addcmul_(grad, grad, value=1 - beta2)
     return Moments(torch.addcdiv(theta, m, v.sqrt().mul_(correction).add_(epsilon), value=move), m, v)
+
+
+def _unlike(**tensors: Tensor) -> str:
+    return "vectors of one length are expected, got " + ", ".join(f"{n} {tuple(t.shape)}" for n, t in tensors.items())

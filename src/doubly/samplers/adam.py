@@ -31,6 +31,7 @@ class Adam(Sampler):
     beta2: float = 0.999
     epsilon: float = 1e-10
     noisy = False
+    usual_step = 1e-3
     state_type = AdamState
 
     def __post_init__(self) -> None:

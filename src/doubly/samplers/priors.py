@@ -1,42 +1,16 @@
-"""Priors on the weights: the log density of a whole vector, and its gradient in closed form."""
+"""Priors on the weights, in closed form: with a scale that is set, and with scales that are learnt."""
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from doubly.core.errors import UserError
 from doubly.core.registry import Registry
-
-
-class Prior(ABC):
-    """A density of the weights; independent over them, and the same for each.
-
-    A prior is a frozen dataclass whose fields are its options. It must give `log_prob` of the whole vector, up to a
-    constant, and `grad`. It may give `added`, if the gradient can be added in one pass.
-
-    >>> @dataclass(frozen=True)
-    ... class Logistic(Prior):
-    ...     scale: float = 0.1
-    ...     def log_prob(self, theta): return -2 * torch.log(torch.cosh(theta / (2 * self.scale))).sum()
-    ...     def grad(self, theta): return -torch.tanh(theta / (2 * self.scale)) / self.scale
-    >>> Logistic().grad(torch.zeros(2))
-    tensor([-0., -0.])
-    """
-
-    @abstractmethod
-    def log_prob(self, theta: Tensor) -> Tensor:
-        """log p0(theta), a scalar."""
-
-    @abstractmethod
-    def grad(self, theta: Tensor) -> Tensor:
-        """Its gradient, of theta's shape."""
-
-    def added(self, theta: Tensor, grad: Tensor, share: float = 1.0) -> Tensor:
-        """grad + share times the gradient of the prior."""
-        return torch.add(grad, self.grad(theta), alpha=share)
+from doubly.samplers.learnt import LearntScale
+from doubly.samplers.log_concave import Jet, LogDensity
+from doubly.samplers.prior import Prior as Prior
+from doubly.samplers.prior import check_positive
 
 
 @dataclass(frozen=True)
@@ -50,7 +24,7 @@ class StudentT(Prior):
     scale: float = 0.09
 
     def __post_init__(self) -> None:
-        _check_positive(df=self.df, scale=self.scale)
+        check_positive(df=self.df, scale=self.scale)
 
     def log_prob(self, theta: Tensor) -> Tensor:
         df, scale = self.df, self.scale
@@ -72,7 +46,7 @@ class Normal(Prior):
     scale: float = math.sqrt(0.1)
 
     def __post_init__(self) -> None:
-        _check_positive(scale=self.scale)
+        check_positive(scale=self.scale)
 
     def log_prob(self, theta: Tensor) -> Tensor:
         const = -math.log(2 * math.pi) / 2 - math.log(self.scale)
@@ -89,7 +63,7 @@ class Laplace(Prior):
     scale: float = math.sqrt(0.05)
 
     def __post_init__(self) -> None:
-        _check_positive(scale=self.scale)
+        check_positive(scale=self.scale)
 
     def log_prob(self, theta: Tensor) -> Tensor:
         return -theta.numel() * math.log(2 * self.scale) - theta.abs().sum() / self.scale
@@ -112,10 +86,72 @@ class Flat(Prior):
         return grad
 
 
-def _check_positive(**values: float) -> None:
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise UserError(f"a prior's {name} must be positive and finite, got {value}")
+@dataclass(frozen=True)
+class LearntStudentT(LearntScale, StudentT):
+    """Student-t with a scale for each weight matrix and each bias vector, learnt: half-Cauchy with median `scale`.
+
+    With t_i = theta_i^2 / (df s^2), of n weights:
+    log p(theta | s) = -n log s - (df + 1)/2 sum log(1 + t_i) + const
+    """
+
+    def __post_init__(self) -> None:
+        StudentT.__post_init__(self)
+        LearntScale.__post_init__(self)
+
+    def by_log_scale(self, theta: Tensor) -> LogDensity:
+        square, n, df = theta.square(), theta.numel(), self.df
+
+        def jet(log_scale: float) -> Jet:
+            t = square * (_exp(-2 * log_scale) / df)
+            logs = torch.log1p(t).sum(dtype=torch.float64)
+            share = t.div_(t + 1)
+            sums = torch.stack([logs, share.sum(dtype=torch.float64), share.dot(share).double()])
+            value, first, second = sums.tolist()
+            return Jet(-n * log_scale - (df + 1) / 2 * value, -n + (df + 1) * first, -2 * (df + 1) * (first - second))
+
+        return jet
 
 
-PRIORS = Registry("prior", student_t=StudentT, normal=Normal, laplace=Laplace, flat=Flat)
+@dataclass(frozen=True)
+class LearntNormal(LearntScale, Normal):
+    """Normal with a scale for each weight matrix and each bias vector, learnt: half-Cauchy with median `scale`."""
+
+    def by_log_scale(self, theta: Tensor) -> LogDensity:
+        n, total = theta.numel(), theta.double().square().sum().item()
+
+        def jet(log_scale: float) -> Jet:
+            relative = total * _exp(-2 * log_scale)
+            return Jet(-n * log_scale - relative / 2, relative - n, -2 * relative)
+
+        return jet
+
+
+@dataclass(frozen=True)
+class LearntLaplace(LearntScale, Laplace):
+    """Laplace with a scale for each weight matrix and each bias vector, learnt: half-Cauchy with median `scale`."""
+
+    def by_log_scale(self, theta: Tensor) -> LogDensity:
+        n, total = theta.numel(), theta.double().abs().sum().item()
+
+        def jet(log_scale: float) -> Jet:
+            relative = total * _exp(-log_scale)
+            return Jet(-n * log_scale - relative, relative - n, -relative)
+
+        return jet
+
+
+def _exp(exponent: float) -> float:
+    """Of a number that would be out of range: one that is large enough."""
+    return math.exp(min(exponent, 600.0))
+
+
+PRIORS = Registry(
+    "prior",
+    student_t=StudentT,
+    normal=Normal,
+    laplace=Laplace,
+    flat=Flat,
+    learnt_student_t=LearntStudentT,
+    learnt_normal=LearntNormal,
+    learnt_laplace=LearntLaplace,
+)

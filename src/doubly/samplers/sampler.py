@@ -15,14 +15,21 @@ from torch import Tensor
 from doubly.core.errors import UserError
 from doubly.kernels.noise import normal
 
+Eta = float | Tensor
+"""The step in a sampler's units: one for all weights, or, where the sampler takes it, one for each."""
+
+
+NEAR = 0.05
+"""The share by which a kinetic temperature may be off before people are warned."""
+
 
 class Sampler(ABC):
     """Moves theta through its posterior; an optimiser is a sampler without noise.
 
     A sampler is a frozen dataclass whose fields are its options. It must give `state_type` (a NamedTuple of theta and
     what else moves), `init` and `tell`. It may give `ask`, if it wants the gradient elsewhere than at its last sample;
-    `stats`, numbers to record after each epoch; `eta`, if its step has other units; `noisy = False`, which makes it an
-    optimiser; and if it has momentum, `expected_temperature` and what follows it.
+    `hold`, if it tunes itself; `stats`, numbers to record of each epoch; `eta`, if its step has other units;
+    `noisy = False`, which makes it an optimiser; and if it has momentum, `expected_temperature` and what follows it.
 
     >>> from dataclasses import dataclass
     >>> from typing import NamedTuple
@@ -49,6 +56,14 @@ class Sampler(ABC):
     """Whether it has a friction that adapts to the noise of the gradient, recorded as "thermostat"."""
     too_cold: ClassVar[str] = ""
     """Why its kinetic temperature may lie below the expected one."""
+    too_hot: ClassVar[str] = "burn in longer, or take a smaller step"
+    """What to do where a thermostat leaves it above the expected one."""
+    usual_step: ClassVar[float] = 0.03
+    """What a run takes where nobody says and a step cannot be measured."""
+    takes_scales: ClassVar[bool] = False
+    """Whether eta may be a vector, a step for each weight, as an automatic step is."""
+    there_and_back: ClassVar[bool] = False
+    """Whether every other epoch goes back through the mini-batches of the one before it."""
 
     def eta(self, step: float, n_data: int) -> float:
         """The step in the units of this sampler."""
@@ -58,13 +73,17 @@ class Sampler(ABC):
     def init(self, theta: Tensor, rng: torch.Generator) -> Any:
         """The state that starts at theta."""
 
-    def ask(self, state: Any, eta: float, rng: torch.Generator) -> Any:
-        """Go to where the gradient is wanted: state.theta."""
+    def ask(self, state: Any, eta: Any, rng: torch.Generator) -> Any:
+        """Go to where the gradient is wanted: state.theta. eta is a number, or a vector if `takes_scales`."""
         return state
 
     @abstractmethod
-    def tell(self, state: Any, grad: Tensor, eta: float, rng: torch.Generator) -> Any:
+    def tell(self, state: Any, grad: Tensor, eta: Any, rng: torch.Generator) -> Any:
         """Use the gradient of the log posterior at state.theta; the new state.theta is the next sample."""
+
+    def hold(self, state: Any) -> Any:
+        """Samples will be collected from here on: whatever the sampler tuned from the past stays as it is."""
+        return state
 
     def stats(self, state: Any) -> dict[str, Tensor]:
         """Numbers worth watching, such as the kinetic temperature (near 1 when all is well)."""
@@ -82,6 +101,13 @@ class Sampler(ABC):
 def noise(like: Tensor, rng: torch.Generator) -> Tensor:
     """Standard normal, of the shape and type of `like` and on its device."""
     return normal(like.shape, rng, like.dtype, like.device)
+
+
+def drifted(theta: Tensor, v: Tensor, eta: Eta, time: float) -> Tensor:
+    """theta after a time, in steps, along a momentum v of unit scale: theta + time sqrt(eta) v."""
+    if isinstance(eta, Tensor):
+        return torch.addcmul(theta, eta.sqrt(), v, value=time)
+    return theta.add(v, alpha=time * math.sqrt(eta))
 
 
 def rescaled(u: Tensor, old_eta: float, eta: float) -> Tensor:

@@ -29,7 +29,8 @@ class SGNHT(Sampler):
 
     u starts as N(0, eta T), alpha as the friction a. Whatever noise the gradient carries, alpha grows until the kinetic
     temperature mean(u^2) / eta is T. In the paper T and the rate are 1; a larger rate makes the thermostat quicker,
-    which otherwise hardly moves in a run on many rows. Euler's step samples theta at T (1 - alpha / 2), which
+    which otherwise hardly moves in a run on many rows: at eta <= 1e-6 it does nothing, and noise heats. The sampler
+    `thermostat` settles in as many steps at any eta. Euler's step samples theta at T (1 - alpha / 2), which
     sgnht-split does not.
     """
 
@@ -39,6 +40,7 @@ class SGNHT(Sampler):
     state_type = SGNHTState
     has_thermostat = True
     too_cold = "the thermostat has overshot and recovers slowly"
+    too_hot = "burn in longer, take a smaller step, or the sampler thermostat, which is as quick at any step"
 
     def __post_init__(self) -> None:
         check_friction(self.friction)

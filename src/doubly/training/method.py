@@ -62,13 +62,18 @@ class Mover(NamedTuple):
 
     sampler: Sampler
     step: float
+    """Its step; where the step is automatic, the factor of its schedule."""
+    automatic: bool = False
 
 
 def mover(method: Method, time: float) -> Mover:
     """After `time` epochs: Adam while warming up, then the sampler with its step as scheduled."""
     if time < method.warmup:
         return Mover(Adam(), method.warmup_step)
-    return Mover(method.sampler, method.step * method.schedule(time - method.warmup))
+    factor = method.schedule(time - method.warmup)
+    if method.step == "auto":
+        return Mover(method.sampler, factor, automatic=True)
+    return Mover(method.sampler, method.step * factor)
 
 
 def latest_start(method: Method, n_data: int) -> int:

@@ -31,9 +31,14 @@ class Record(NamedTuple):
     valid_stderr: float | None
     largest_gradient: float
     collected: int
+    step: float
+    """The step at the end of the epoch; of an automatic one, the median over the weights."""
     sampler: dict[str, float]
+    """What the sampler watches, such as its temperature: averages over the steps of the epoch."""
     norms: dict[str, float]
     """Root mean square of the weights of each layer."""
+    prior: dict[str, float]
+    """What the prior has learnt: the scale of each group of weights."""
     predicted: dict[str, float]
     """Of rows drawn from the model: the mean of all cells, and the standard deviation of the row means."""
 
@@ -45,10 +50,11 @@ def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[
     """
     n_data = len(train)
     while not finished(method, state):
+        back = _goes_back(method, state)
         if state.batch == 0:
-            order = torch.randperm(n_data, generator=state.rng, device=train.device)
-            state = state._replace(order=order, totals=torch.zeros_like(state.totals))
-        for index in batches(state.order, method.batch)[state.batch :]:
+            order = state.order if back else torch.randperm(n_data, generator=state.rng, device=train.device)
+            state = state._replace(order=order, totals=_no_totals(method, state))
+        for index in batches(state.order, method.batch)[:: -1 if back else 1][state.batch :]:
             x = rows_at(method, train, index, state.rng)
             for _ in range(state.inner, method.theta_steps):
                 state = step(method, state, x, index, n_data)
@@ -61,6 +67,17 @@ def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[
             yield state, None
         state, record = _end_epoch(method, state, valid)
         yield state, record
+
+
+def _goes_back(method: Method, state: State) -> bool:
+    """Whether this epoch goes back through the mini-batches of the one before it, as some samplers ask."""
+    return mover(method, state.epoch).sampler.there_and_back and (state.epoch - method.warmup) % 2 == 1
+
+
+def _no_totals(method: Method, state: State) -> Tensor:
+    """Zeros, for the sums over an epoch of what is recorded of every step."""
+    watched = mover(method, state.epoch).sampler.stats(state.theta)
+    return torch.zeros(4 + len(watched), dtype=torch.float64, device=state.totals.device)
 
 
 def next_epoch(method: Method, state: State, score: float) -> State:
@@ -112,6 +129,8 @@ def _end_epoch(method: Method, state: State, valid: Tensor) -> tuple[State, Reco
     record = _record(method, state, after, rows)
     if after.epoch == method.warmup:
         after = after._replace(theta=method.sampler.init(after.theta.theta, after.rng))
+    if after.began == after.epoch:  # samples are collected from here on
+        after = after._replace(theta=method.sampler.hold(after.theta))
     return after, record
 
 
@@ -119,7 +138,9 @@ def _check_health(method: Method, state: State) -> None:
     if healthy(state):
         return
     name = "warmup_step" if state.epoch < method.warmup else "step"
-    size, largest = getattr(method, name), state.totals[3].item()
+    size, largest = mover(method, state.epoch).step / 3.0**state.retried, state.totals[3].item()
+    if name == "step" and method.step == "auto":
+        size = step_of(method, state)
     raise Diverged(
         f"the chain diverged in epoch {state.epoch + 1}: the largest gradient was {largest:.3g} "
         f"with {name} {size:g}; try {name} {size / 3:.2g}"
@@ -135,8 +156,12 @@ def _validate(method: Method, state: State, valid: Tensor) -> Tensor:
 
 def _record(method: Method, state: State, after: State, rows: Tensor) -> Record:
     """The report of the epoch between these two states; `rows` are log-likelihoods of the validation rows."""
-    rows_seen, train, ess, largest = state.totals.tolist()
-    sampler, theta = mover(method, state.epoch).sampler, state.theta.theta
+    rows_seen, train, ess, largest, *sums = state.totals.tolist()
+    theta, watched = state.theta.theta, mover(method, state.epoch).sampler.stats(state.theta)
+    if len(sums) == len(watched):
+        sampler = {name: total / rows_seen for name, total in zip(watched, sums, strict=True)}
+    else:  # an older version began the epoch: what the last step left
+        sampler = {name: value.item() for name, value in watched.items()}
     return Record(
         epoch=after.epoch,
         phase="burn-in" if state.began is None else "collect",
@@ -146,10 +171,24 @@ def _record(method: Method, state: State, after: State, rows: Tensor) -> Record:
         valid_stderr=stderr(rows),
         largest_gradient=largest,
         collected=after.collected,
-        sampler={name: value.item() for name, value in sampler.stats(state.theta).items()},
+        step=step_of(method, state),
+        sampler=sampler,
         norms=_norms(method.model, theta),
+        prior=method.prior.stats(state.prior),
         predicted=_predicted(method, theta),
     )
+
+
+def step_of(method: Method, state: State) -> float:
+    """The step of the epoch that is under way, in units of the setting; of an automatic one the median of the weights.
+
+    An automatic step stands for itself: it is not divided by the rows, as the setting is.
+    """
+    _, size, automatic = mover(method, state.epoch)
+    if not automatic:
+        return size / 3.0**state.retried
+    assert state.tuned is not None
+    return size * len(state.order) * state.tuned.eta().median().item() / 3.0**state.retried
 
 
 def keeps_sample(collected: int, planned: int, keep: int, window: int = 1) -> bool:

@@ -25,6 +25,13 @@ class Halfway(NamedTuple):
     """Passes made."""
 
 
+def beginning(method: Method, phi: Tensor, train: Tensor) -> Halfway:
+    """Where a fit stands before its first pass."""
+    rng = generator(train.device, method.seed, "refit")
+    memory = method.refitter.init(method.model, len(train), rng)
+    return Halfway(method.optimiser.init(phi, rng), memory, rng.get_state(), 0)
+
+
 def refit(
     method: Method,
     theta: Tensor,
@@ -42,12 +49,9 @@ def refit(
     """
     if not method.proposal.layers:
         return phi
+    state, memory, rng_state, first = halfway or beginning(method, phi, train)
     rng = generator(train.device, method.seed, "refit")
-    memory = method.refitter.init(method.model, len(train), rng)
-    state, first = method.optimiser.init(phi, rng), 0
-    if halfway is not None:
-        state, memory, first = halfway.optimiser, halfway.memory, halfway.done
-        rng.set_state(halfway.rng.cpu())
+    rng.set_state(rng_state.cpu())
     for done in range(first, passes):
         eta = method.optimiser.eta(method.phi_step, len(train)) * (1 - done / passes)
         for index in batches(torch.randperm(len(train), generator=rng, device=train.device), method.batch):

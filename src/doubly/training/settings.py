@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from doubly.core.errors import UserError
+from doubly.core.types import Step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """How long, how often and by which steps."""
 
-    step: float = 0.005
-    """The sampler's step for the mean log-likelihood of a row (the paper's gamma, per-batch learning rate)."""
+    step: Step = 0.005
+    """The sampler's step for the mean log-likelihood of a row (the paper's gamma, per-batch learning rate); auto
+    measures a step for each weight until samples are collected (sampler thermostat or sms-ubu)."""
     phi_step: float = 3e-4
     """Adam's step for the proposal."""
     warmup: int = 0
@@ -52,21 +54,26 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("step", "phi_step", "warmup_step"):
-            if not 0 < getattr(self, name) < math.inf:
+            if getattr(self, name) != "auto" and not 0 < getattr(self, name) < math.inf:
                 raise UserError(f"{name} must be positive and finite, got {getattr(self, name)}")
-        for name in ("batch", "theta_steps", "valid_draws", "epochs", "window"):
+        for name in ("batch", "theta_steps", "valid_draws", "window"):
             if getattr(self, name) < 1:
                 raise UserError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.epochs < self._least_epochs():
+            raise UserError(f"epochs must be at least {self._least_epochs()}, got {self.epochs}")
         for name in ("phi_steps", "patience", "min_epochs", "collect", "warmup", "seed"):
             if getattr(self, name) < 0:
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
-        if self.collect and self.warmup >= self.epochs:
+        if self.collect and 0 < self.epochs <= self.warmup:
             raise UserError(
                 f"a warm-up of {self.warmup} epochs leaves none of {self.epochs} to sample: "
                 "raise epochs or shorten warmup"
             )
         if self.collect and self.window > self.collect:
             raise UserError(f"a window of {self.window} samples is never full with {self.collect}: raise collect")
+
+    def _least_epochs(self) -> int:
+        return 1
 
     def plain(self) -> dict[str, Any]:
         """These settings by name, without what a subclass adds."""

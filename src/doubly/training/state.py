@@ -8,12 +8,15 @@ import torch
 from torch import Tensor
 
 from doubly.core.cache import Tensors
-from doubly.core.codec import Encoded, from_tensors
+from doubly.core.codec import Encoded, check_like, from_tensors, to_tensors
 from doubly.core.random import generator
 from doubly.latents import Memory
 from doubly.latents.completions import Moments
+from doubly.samplers.prior import PriorState
 from doubly.training.method import Method, latest_start, mover, samples_per_epoch
+from doubly.training.tuning import Tuned, untuned
 
+ADDED = {"retried": 0, "tuned": None}  # numbers that older states have not, and what they would have been
 WIDENED = 2**16  # cells of the training rows that are converted to double precision at a time
 
 
@@ -26,11 +29,14 @@ class State(NamedTuple):
     """The optimiser's state; its first field is the weights of the proposal."""
     memory: Memory
     """What the estimator remembers."""
+    prior: PriorState
+    """What the prior has learnt, such as the scale of each group of weights."""
     rng: torch.Generator
     order: Tensor
     """The order of the rows in this epoch."""
     totals: Tensor
-    """Sums over the steps of this epoch: what `Record` reports of them, and the largest gradient."""
+    """Sums over the steps of this epoch: rows, what `Record` reports of them, the largest gradient, and what the
+    sampler watches."""
     mean: Tensor
     """The mean of the samples collected so far, in double precision."""
     window: Tensor
@@ -50,23 +56,35 @@ class State(NamedTuple):
     collected: int = 0
     began: int | None = None
     """Epochs finished when collecting started."""
+    tuned: Tuned | None = None
+    """Of an automatic step."""
+    retried: int = 0
+    """How often the chain has diverged: each time, the step became a third."""
 
 
 def init(method: Method, x: Tensor) -> State:
     """The state from which a run on the training rows x starts."""
-    rng = generator(x.device, method.seed, "chain")
-    theta = method.model.init(rng, moments(method, x).mean)
+    return _start(method, moments(method, x).mean, len(x))
+
+
+def _start(method: Method, mean: Tensor, n_data: int) -> State:
+    """The same, from the mean and the number of the rows alone."""
+    device = mean.device
+    rng = generator(device, method.seed, "chain")
+    theta = method.model.init(rng, mean)
     phi = method.proposal.init(rng)
     return State(
         theta=mover(method, 0).sampler.init(theta, rng),
         phi=method.optimiser.init(phi, rng),
-        memory=method.estimator.init(method.model, len(x), rng),
+        memory=method.estimator.init(method.model, n_data, rng),
+        prior=method.prior.init(method.model.groups),
         rng=rng,
-        order=torch.zeros(0, dtype=torch.int64, device=x.device),
-        totals=torch.zeros(4, dtype=torch.float64, device=x.device),
-        mean=torch.zeros(theta.shape, dtype=torch.float64, device=x.device),
-        window=torch.zeros(theta.shape, dtype=torch.float64, device=x.device),
-        began=0 if latest_start(method, len(x)) == 0 else None,
+        order=torch.zeros(0, dtype=torch.int64, device=device),
+        totals=torch.zeros(4, dtype=torch.float64, device=device),
+        mean=torch.zeros(theta.shape, dtype=torch.float64, device=device),
+        window=torch.zeros(theta.shape, dtype=torch.float64, device=device),
+        began=0 if latest_start(method, n_data) == 0 else None,
+        tuned=untuned(theta) if method.step == "auto" else None,
     )
 
 
@@ -106,12 +124,67 @@ def planned_from(method: Method, began: int, n_data: int) -> int:
     return min(method.collect, math.floor((method.epochs - began) * samples_per_epoch(method, n_data)))
 
 
-def decode(method: Method, encoded: Encoded, device: torch.device | str = "cpu") -> State:
-    """A state from what `to_tensors` gave; a TypeError or KeyError if it is not of this method."""
+def decode(method: Method, encoded: Encoded, n_data: int, device: torch.device | str = "cpu") -> State:
+    """A state from what `to_tensors` gave; a TypeError, KeyError or RuntimeError if it is not of this method."""
+    named = Encoded(with_present_names(encoded.tensors), ADDED | encoded.numbers)
+    if "tuned.t" in named.numbers:
+        del named.numbers["tuned"]
+    _check(method, named, n_data, device)
     # which sampler it is depends on the epoch: Adam in the warm-up
     theta = mover(method, encoded.numbers["epoch"]).sampler.state_type
-    named = encoded._replace(tensors=with_present_names(encoded.tensors))
-    return from_tensors(State, named, device, {"theta": theta, "phi": method.optimiser.state_type})
+    state = from_tensors(State, named, device, {"theta": theta, "phi": method.optimiser.state_type})
+    method.prior.given(state.prior, method.model.groups)  # which checks the values
+    return state
+
+
+def _check(method: Method, found: Encoded, n_data: int, device: torch.device | str) -> None:
+    """Refuse a state that is not such as this method has: names, shapes, types, finite numbers, the order of rows.
+
+    The kernels rely on all of it. They write without looking, so that a vector that is too short would be the end of
+    the process.
+    """
+    for name, chain in (("theta.theta", method.model), ("phi.theta", method.proposal)):
+        if (size := found.tensors[name].numel()) != chain.size:  # before anything of that size is made
+            raise TypeError(f"{name} has {size} weights where {chain.size} are expected")
+    check_order(found.tensors["order"], n_data)
+    check_numbers(found.numbers)
+    width = method.model.layers[0].n_out
+    expected = _start(method, torch.full((width,), 0.5, device=device), n_data)
+    if found.numbers["epoch"] >= method.warmup:
+        expected = expected._replace(theta=method.sampler.init(expected.theta.theta, expected.rng))
+    like = to_tensors(expected)
+    like.tensors["order"] = found.tensors["order"]
+    watched = mover(method, found.numbers["epoch"]).sampler.stats(expected.theta)
+    if found.tensors["totals"].shape == (4 + len(watched),):  # once an epoch has begun
+        like.tensors["totals"] = torch.zeros(4 + len(watched), dtype=torch.float64)
+    check_like(found.tensors, like.tensors)
+    if lacking := like.numbers.keys() - found.numbers.keys():
+        raise TypeError(f"it lacks {min(lacking)}")
+    if unknown := found.numbers.keys() - like.numbers.keys():
+        raise TypeError(f"it has {min(unknown)}, which is not expected")
+    batches, done = math.ceil(n_data / method.batch), found.numbers
+    if (
+        done["batch"] > batches
+        or done["inner"] > method.theta_steps
+        or (done["batch"] and not len(like.tensors["order"]))
+    ):
+        raise TypeError(f"it stands at mini-batch {done['batch']} of {batches}, step {done['inner']}")
+
+
+def check_order(order: Tensor, n_data: int) -> None:
+    """Refuse (TypeError) what is no order of so many rows; an empty one is that of an epoch that has not begun."""
+    rows = torch.arange(n_data if len(order) else 0)
+    if order.dtype != torch.int64 or order.shape != rows.shape or not torch.equal(order.sort().values, rows):
+        raise TypeError(f"order is no order of {n_data} rows")
+
+
+def check_numbers(numbers: dict[str, Any]) -> None:
+    """Refuse (TypeError) what is no number, or negative where it counts something."""
+    for name, value in numbers.items():
+        if value is None or (type(value) is int and value >= 0):
+            continue
+        if type(value) is not float or math.isnan(value):
+            raise TypeError(f"{name} is {str(value)[:40]!r}")
 
 
 def with_present_names(tensors: Tensors) -> Tensors:
@@ -131,5 +204,5 @@ def with_present_names(tensors: Tensors) -> Tensors:
 
 def healthy(state: State) -> bool:
     """Whether all numbers are finite; the state of a chain that has diverged is not worth saving."""
-    vectors = [value for value in (*state.theta, *state.phi, state.totals) if isinstance(value, Tensor)]
+    vectors = [vector for vector in to_tensors(state).tensors.values() if vector.is_floating_point()]
     return all(bool(torch.isfinite(vector).all()) for vector in vectors)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from doubly.latents import Batch, Estimate, Pair, Wanted
+from doubly.samplers.sampler import Eta
 from doubly.training.method import Method, mover
 from doubly.training.state import State
 
@@ -14,8 +15,12 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
     """Move theta, then phi, on one mini-batch x, whose rows stand at `index` in the training data."""
     theta, phi, memory, rng = state.theta, state.phi, state.memory, state.rng
     time = state.epoch + state.batch / math.ceil(n_data / method.batch)
-    sampler, size = mover(method, time)
-    eta = sampler.eta(size, n_data)
+    sampler, size, automatic = mover(method, time)
+    size = size / 3.0**state.retried
+    eta: Eta = sampler.eta(size, n_data)
+    if automatic:
+        assert state.tuned is not None
+        eta = size * state.tuned.eta()
     phi_eta = method.optimiser.eta(method.phi_step * method.phi_schedule(time), n_data)
     phi_steps = method.phi_steps if method.proposal.layers else 0
     shared = phi_steps > 0 and not (method.resample or method.phi_first)
@@ -39,15 +44,21 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
     found = estimate("both" if shared else "theta")
     memory = found.memory
     assert found.theta_grad is not None
-    grad = method.prior.added(theta.theta, n_data * found.theta_grad)
+    grad = method.prior.given(state.prior, method.model.groups).added(theta.theta, n_data * found.theta_grad)
+    tuned = state.tuned
+    if tuned is not None and state.began is None:
+        tuned = tuned.after(theta.theta, grad)
     theta = sampler.tell(theta, grad, eta, rng)
-    totals = _add(state.totals, len(x), found.stats, grad)
+    prior = state.prior
+    if sampler.noisy:  # an optimiser would find the mode where the weights and their scale are 0
+        prior = method.prior.update(prior, method.model.groups, theta.theta, rng, sampler.temperature)
+    totals = _add(state.totals, len(x), found.stats, grad, sampler.stats(theta))
     for i in range(0 if method.phi_first else phi_steps):
         if not shared or i > 0:
             found = estimate("phi")
             memory = found.memory
         ascend_phi(found.phi_grad)
-    return state._replace(theta=theta, phi=phi, memory=memory, totals=totals)
+    return state._replace(theta=theta, phi=phi, memory=memory, prior=prior, totals=totals, tuned=tuned)
 
 
 def rows_at(method: Method, train: Tensor, index: Tensor, rng: torch.Generator) -> Tensor:
@@ -64,9 +75,12 @@ def batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
     return order.tensor_split(math.ceil(len(order) / size))
 
 
-def _add(totals: Tensor, n: int, stats: dict[str, Tensor], grad: Tensor) -> Tensor:
+def _add(totals: Tensor, n: int, stats: dict[str, Tensor], grad: Tensor, watched: dict[str, Tensor]) -> Tensor:
     """Add one step on n rows to an epoch's totals, without waiting for the device."""
     low, high = torch.aminmax(grad)
     finite = torch.nan_to_num(torch.maximum(high, -low), nan=0.0)
     sums = totals[:3].add(torch.stack([torch.ones_like(finite), stats["train"], stats["ess"]]), alpha=n)
-    return torch.cat([sums, torch.maximum(totals[3:], finite)])
+    largest, rest = torch.maximum(totals[3:4], finite), totals[4:]
+    if len(rest) == len(watched) > 0:  # an epoch that an older version began has no place for them
+        rest = rest.add(torch.stack([*watched.values()]), alpha=n)
+    return torch.cat([sums, largest, rest])

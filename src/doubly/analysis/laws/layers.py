@@ -1,8 +1,8 @@
 """The laws of a layer: it is a distribution, it draws what it says, and its gradients are its own.
 
-Binary values are enumerated. Real ones are integrated over a grid of one or two dimensions whose points lie closer
-together where draws fall, and reach ten thousand times as far. Weights are drawn with standard deviation 1, so that
-every term of the layer matters.
+Binary values, and the levels of categories, are enumerated. Real ones are integrated over a grid of one or two
+dimensions whose points lie closer together where draws fall, and reach ten thousand times as far. Weights are drawn
+with standard deviation 1, so that every term of the layer matters.
 """
 
 import dataclasses
@@ -17,21 +17,26 @@ from torch import Tensor
 
 from doubly.analysis.laws.law import Broken, Law, LeftOut, expect, expect_close
 from doubly.core.errors import UserError
+from doubly.core.registry import options
 from doubly.layers import LAYERS, Drawn, Layer, Params
 
 WIDTH = 4  # of binary values: all 16 of them are enumerated
+COLUMNS = {"r": 1, "2r": 2, "b-c3": 4, "o4-c2": 6, "2o2-b-c2": 7, "b-r-c3": 5, "o3-r": 4}  # and their entries
 DRAWS = 40_000
 SIGNIFICANCE = 1e-4
 
 
 def cases(spec: str) -> dict[str, Layer]:
     """The layer at the top of a model and below another layer; of real values, also with two of them."""
-    member, _ = LAYERS.read(spec)
-    widths = (WIDTH,) if getattr(member, "kind", None) == "binary" else (1, 2)
+    member, given = LAYERS.read(spec)
+    widths = {f"n_out={n}": n for n in ((WIDTH,) if getattr(member, "kind", None) == "binary" else (1, 2))}
+    if getattr(member, "kind", None) == "mixed" and "columns" in options(member) and "columns" not in given:
+        widths = {f"columns={text}": n for text, n in COLUMNS.items()}
     found, refused = {}, None
-    for n_in, n_out in [(n_in, n_out) for n_in in (0, 3) for n_out in widths]:
+    for n_in, (what, n_out) in [(n_in, each) for n_in in (0, 3) for each in widths.items()]:
         try:
-            found[f"n_in={n_in}, n_out={n_out}"] = LAYERS.make(spec, n_in, n_out)
+            more = {"columns": what.partition("=")[2]} if what.startswith("columns") else {}
+            found[f"n_in={n_in}, {what}"] = LAYERS.make(spec, n_in, n_out, **more)
         except UserError as error:  # some layers are only for the top of a model
             refused = error
     if not found:
@@ -68,7 +73,9 @@ def some_rows(layer: Layer) -> Tensor:
 def kind_and_options(layer: Layer) -> None:
     """A layer says what it draws, and is the same as another one of the same options."""
     kind = getattr(layer, "kind", None)
-    expect(kind in ("binary", "real"), f"expected kind = 'binary' or 'real', got {kind!r}")
+    expect(kind in ("binary", "real", "mixed"), f"expected kind = 'binary', 'real' or 'mixed', got {kind!r}")
+    width = sum(block.width for block in layer.blocks())
+    expect(width == layer.n_out, f"blocks: expected {layer.n_out} entries in all, got {width}")
     again = type(layer)(**{field.name: getattr(layer, field.name) for field in dataclasses.fields(layer)})
     expect(again == layer, f"expected two layers of the same options to be equal, got {again} and {layer}")
     expect(hash(again) == hash(layer), "expected equal layers to have the same hash: declare @dataclass(frozen=True)")
@@ -97,8 +104,11 @@ def draws_have_their_shape(layer: Layer) -> None:
             shapes = tuple(value.shape), tuple(log_prob.shape)
             expect(shapes == ((*axes, layer.n_out), axes), f"{what}: expected {(*axes, layer.n_out)}, got {shapes[0]} "
                    f"with log_prob {shapes[1]}")  # fmt: skip
-            if layer.kind == "binary":
-                expect(bool(((value == 0) | (value == 1)).all()), f"{what}: expected 0 or 1, got other values")
+            for block, part in zip(layer.blocks(), value.split([b.width for b in layer.blocks()], -1), strict=True):
+                fits = not block.discrete or bool(((part == 0) | (part == 1)).all())
+                expect(fits, f"{what}: expected 0 or 1, got other values")
+                fits = block.width == 1 or bool((part.sum(-1) == 1).all())
+                expect(fits, f"{what}: expected one 1 in a block of {block.width} entries, got none or several")
 
 
 def axes_broadcast(layer: Layer) -> None:
@@ -124,18 +134,19 @@ def probabilities_sum_to_one(layer: Layer) -> None:
     params = random_params(layer)
     for given in bits(layer.n_in) if layer.kind == "binary" else some_rows(layer):
         total = _support(layer, params, given).probability.sum()
-        tolerance = 1e-10 if layer.kind == "binary" else 1e-3
+        tolerance = 1e-10 if is_discrete(layer) else 1e-3
         expect_close("the sum over all values", total, torch.ones_like(total), 0, tolerance)
 
 
 def values_are_independent(layer: Layer) -> None:
-    """p(value | given) = prod_i p(value_i | given), as `factorised` says: missing values are left out by it."""
-    if not layer.factorised or layer.n_out == 1:
+    """p(value | given) = prod_i p(value_i | given) over the blocks, as `factorised` says: missing values rely on it."""
+    blocks = layer.blocks()
+    if not layer.factorised or len(blocks) == 1:
         raise LeftOut("factorised is False" if not layer.factorised else "one value alone")
     law = _support(layer, random_params(layer), some_given(layer))
     product = torch.ones_like(law.probability)
-    for i in range(layer.n_out):
-        points, place = law.value[:, i].unique(return_inverse=True)
+    for part in law.value.split([block.width for block in blocks], -1):
+        points, place = part.unique(dim=0, return_inverse=True)
         product = product * law.probability.new_zeros(len(points)).index_add_(0, place, law.probability)[place]
     distance = (law.probability - product).abs().sum().item()
     expect(distance < 1e-3, f"expected values that are independent given `given`, got a law at a distance of "
@@ -219,7 +230,7 @@ def mean_is_the_expectation(layer: Layer) -> None:
     law = _support(layer, params, given)
     expected = law.probability @ law.value
     size = 1 + law.value.abs().T @ law.probability
-    tolerance = 1e-9 if layer.kind == "binary" else 1e-3 * float(size.max())
+    tolerance = 1e-9 if is_discrete(layer) else 1e-3 * float(size.max())
     mean = layer.mean(params, law.value, given)
     expect(mean.shape == law.value.shape, f"mean: expected shape {tuple(law.value.shape)}, got {tuple(mean.shape)}")
     expect_close(
@@ -305,12 +316,20 @@ def missing_values_drop_out(layer: Layer) -> None:
     expect(
         torch.equal(completed[:, ~missing].to(value), value[:, ~missing]), "impute: expected observed values to stay"
     )
-    if not layer.factorised or layer.kind != "binary":
+    if not layer.factorised or not is_discrete(layer):
         return
     law = _support(layer, params, given)
-    got = layer.log_prob_observed(params, value.masked_fill(missing, math.nan), given)
     alike = (law.value[:, None] == value)[..., ~missing].all(-1).double()
-    expect_close("log_prob_observed beside the sum over the missing", got, (law.probability @ alike).log(), 1e-9, 1e-9)
+    expected = (law.probability @ alike).log()
+    got = layer.log_prob_observed(params, value.masked_fill(missing, math.nan), given)
+    expect_close("log_prob_observed beside the sum over the missing", got, expected, 1e-9, 1e-9)
+    drawn = layer.impute(params, value, missing.expand_as(value), given, torch.Generator().manual_seed(5))
+    expect_close("log_prob of impute beside the sum over the missing", drawn.log_prob, expected, 1e-9, 1e-9)
+    for row in range(2):  # draws given the observed entries, as in the law of the whole
+        many = value[row].expand(DRAWS, -1)
+        imputed = layer.impute(params, many, missing.expand_as(many), given, torch.Generator().manual_seed(6)).value
+        within = law._replace(probability=law.probability * alike[:, row] / expected[row].exp())
+        _expect_frequencies(within, imputed)
 
 
 def row_biases_are_added(layer: Layer) -> None:
@@ -373,7 +392,10 @@ class Support(NamedTuple):
 
 def assert_drawn(layer: Layer, drawn: Tensor, params: Params, given: Tensor) -> None:
     """Chi-square of drawn values (N, n_out) against exp(log_prob)."""
-    law = _support(layer, params, given)
+    _expect_frequencies(_support(layer, params, given), drawn)
+
+
+def _expect_frequencies(law: Support, drawn: Tensor) -> None:
     shape = [len(edges) + 1 for edges in law.edges]
 
     def counted(values: Tensor, mass: np.ndarray | None = None) -> np.ndarray:
@@ -398,21 +420,35 @@ def chi_square(observed: np.ndarray, expected: np.ndarray) -> float:
     return float(stats.chisquare(*zip(*pools, strict=True)).pvalue) if len(pools) > 1 else 1.0
 
 
+def is_discrete(layer: Layer) -> bool:
+    """Whether all values of the layer can be enumerated."""
+    return all(block.discrete for block in layer.blocks())
+
+
 def _support(layer: Layer, params: Params, given: Tensor) -> Support:
-    if layer.kind == "binary":
-        value = bits(layer.n_out)
-        return Support(value, layer.log_prob(params, value, given).exp(), [np.array([0.5])] * layer.n_out)
-    step, reach, n_bins = (0.01, 20.0, 40) if layer.n_out == 1 else (0.08, 12.0, 8)
+    """All levels of discrete blocks, with a grid for each real entry."""
+    blocks = layer.blocks()
+    n_real = sum(not block.discrete for block in blocks)
+    step, reach, n_bins = (0.01, 20.0, 40) if n_real == 1 else (0.08, 12.0, 8)
     t = torch.arange(-reach, reach + step / 2, step, dtype=torch.float64)
     middle, scale = _where(layer, params, given)
-    axes = [m + s * torch.sinh(t) for m, s in zip(middle, scale, strict=True)]
-    volumes = [s * torch.cosh(t) * step for s in scale]
-    value = torch.cartesian_prod(*axes).view(-1, layer.n_out)
-    volume = torch.cartesian_prod(*volumes).view(-1, layer.n_out).prod(-1)
+    points: list[Tensor] = []  # of each block: its values, and how much of the line each stands for
+    volumes: list[Tensor] = []
+    for block, at in zip(blocks, np.cumsum([0, *(block.width for block in blocks)]), strict=False):
+        if block.discrete:
+            points.append(torch.eye(block.width, dtype=torch.float64) if block.width > 1 else bits(1))
+            volumes.append(torch.ones(len(points[-1]), dtype=torch.float64))
+        else:
+            points.append((middle[at] + scale[at] * torch.sinh(t))[:, None])
+            volumes.append(scale[at] * torch.cosh(t) * step)
+    index = torch.cartesian_prod(*(torch.arange(len(each)) for each in points)).view(-1, len(points))
+    value = torch.cat([each[index[:, i]] for i, each in enumerate(points)], -1)
+    volume = torch.stack([each[index[:, i]] for i, each in enumerate(volumes)]).prod(0)
     probability = layer.log_prob(params, value, given).detach().exp() * volume
-    cube = probability.view([len(t)] * layer.n_out)
-    edges = [_quantiles(axis, cube.sum([j for j in range(layer.n_out) if j != i]) if layer.n_out > 1 else cube, n_bins)
-             for i, axis in enumerate(axes)]  # fmt: skip
+    edges: list[np.ndarray] = []
+    for i, (block, each) in enumerate(zip(blocks, points, strict=True)):
+        mass = probability.new_zeros(len(each)).index_add_(0, index[:, i], probability)
+        edges += [np.array([0.5])] * block.width if block.discrete else [_quantiles(each[:, 0], mass, n_bins)]
     return Support(value, probability, edges)
 
 
@@ -435,7 +471,7 @@ def _some_value(layer: Layer, axes: tuple[int, ...], rng: torch.Generator) -> Te
     shape = (*axes, layer.n_out)
     if layer.kind == "binary":
         return torch.randint(2, shape, generator=rng).double()
-    return torch.randn(shape, generator=rng, dtype=torch.float64)
+    return layer.nearest(torch.randn(shape, generator=rng, dtype=torch.float64))
 
 
 def _has(layer: Layer, method: str) -> bool:

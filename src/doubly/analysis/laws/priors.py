@@ -1,8 +1,12 @@
-"""The laws of a prior: its gradient is that of its log density."""
+"""The laws of a prior: its gradient is that of its log density, and so is the density of a scale that is learnt."""
+
+import dataclasses
+import math
 
 import torch
 
-from doubly.analysis.laws.law import Law, expect, expect_close
+from doubly.analysis.laws.law import Law, LeftOut, expect, expect_close
+from doubly.samplers.learnt import LearntScale
 from doubly.samplers.priors import PRIORS, Prior
 
 SIZES = (1e-3, 0.1, 1.0, 30.0)
@@ -46,10 +50,29 @@ def added_is_grad_added(prior: Prior) -> None:
     expect(same, "expected theta and the gradient to stay as they were, got them changed")
 
 
+def scale_is_drawn_from_log_prob(prior: Prior) -> None:
+    """`by_log_scale` is `log_prob` as a function of the logarithm of the scale, concave, with its derivatives."""
+    if not isinstance(prior, LearntScale):
+        raise LeftOut("it is no LearntScale")
+    theta, step = _theta(1.0), 1e-4
+    density = prior.by_log_scale(theta)
+    for at in (-2.0, 0.0, 2.0):
+        scales = [math.exp(at + side * step) for side in (-1, 0, 1)]
+        below, here, above = (dataclasses.replace(prior, scale=scale).log_prob(theta) for scale in scales)
+        value, first, second = (torch.tensor(each, dtype=torch.float64) for each in density(at))
+        zero = dataclasses.replace(prior, scale=1.0).log_prob(theta)
+        expect_close(f"by_log_scale at {at:g}", value - density(0.0).value, here - zero, 1e-6, 1e-6)
+        expect_close(f"first derivative at {at:g}", first, (above - below) / (2 * step), 1e-4, 1e-4)
+        differences = (density(at + step).first - density(at - step).first) / (2 * step)
+        expect_close(f"second derivative at {at:g}", second, torch.tensor(differences).double(), 1e-4, 1e-4)
+        expect(float(second) <= 0, f"by_log_scale at {at:g}: expected it to be concave, got {float(second):.3g}")
+
+
 LAWS: dict[str, Law] = {
     "shapes and types are theta's": shapes_and_types,
     "grad is the gradient of log_prob": grad_is_the_gradient,
     "added is grad, added": added_is_grad_added,
+    "the law of a learnt scale is log_prob": scale_is_drawn_from_log_prob,
 }
 
 

@@ -18,6 +18,8 @@ MEAN, SPREAD = 1.0, 0.7
 CHAINS = 4000
 ETA, FRICTION = 0.01, 0.03
 """A small step, and the friction of samplers that have such an option."""
+TINY, COLD = 1e-8, 0.7
+"""A step as on large data, and a temperature that is not 1."""
 
 
 def cases(spec: str) -> dict[str, str]:
@@ -104,25 +106,52 @@ def keeps_a_gaussian(spec: str) -> None:
     The bias of Euler's scheme is eta / 2 in units of the variance, 2 eta is allowed; that of a thermostat is half the
     friction. Noise that is 5 % too large makes the variance 10 % too large, and is found.
     """
-    sampler: Sampler = SAMPLERS.make(spec, **_friction(spec))
+    _expect_moments(SAMPLERS.make(spec, **_wishes(spec)), ETA, 1.0)
+
+
+def keeps_a_cold_gaussian(spec: str) -> None:
+    """At another temperature the variance is that times as large, also where the step is tiny.
+
+    The Gaussian is narrower in the same measure, so that it is the same problem in other units; but a thermostat whose
+    speed is the step stands still, and no longer hides noise that is too large. One that does not stand still then has
+    a friction that is too large: 10 % for noise that is 5 % too large.
+    """
+    wishes = _wishes(spec, temperature=COLD)
+    sampler = SAMPLERS.make(spec, **wishes)
+    if sampler.noisy and "temperature" not in wishes:
+        raise LeftOut("it has no option temperature")
+    # eta that does not shrink with the number of rows is in units of its own
+    _expect_moments(sampler, ETA if sampler.eta(1.0, 100) == 1.0 else TINY, COLD)
+
+
+def _expect_moments(sampler: Sampler, eta: float, temperature: float) -> None:
+    """The moments of a Gaussian at this temperature, which is as wide as the step eta asks for."""
     if not sampler.noisy:
         raise LeftOut("noisy is False: it is an optimiser")
+    unit = math.sqrt(eta / ETA)
     rng = torch.Generator().manual_seed(1)
     state = sampler.init(torch.zeros(CHAINS, dtype=torch.float64), rng)
-    burn_in, kept = round(15 / ETA), round(10 / ETA)
-    total, squares = torch.zeros(2, CHAINS, dtype=torch.float64)
-    for at in range(burn_in + kept):
-        state = _step(sampler, state, rng, ETA)
+    burn_in, after = round(15 / ETA), round(10 / ETA)
+    total, squares, friction = torch.zeros(3, CHAINS, dtype=torch.float64)
+    for at in range(burn_in + after):
+        state = _step(sampler, state, rng, eta, unit)
+        if at == burn_in - 1:
+            state = sampler.hold(state)
         if at >= burn_in:
-            total, squares = total + state.theta, squares + (state.theta - MEAN) ** 2
-    for what, chains, expected, slack in (
-        ("mean", total / kept, MEAN, 0.0),
-        ("variance", squares / kept, SPREAD**2, 2 * ETA + FRICTION / 2 * SPREAD**2),
-    ):
+            theta = state.theta / unit
+            total, squares = total + theta, squares + (theta - MEAN) ** 2
+            friction = friction + sampler.stats(state).get("thermostat", torch.zeros(()))
+    variance = temperature * SPREAD**2
+    looks = [("mean", total, MEAN, 0.0), ("variance", squares, variance, 2 * ETA + FRICTION / 2 * variance)]
+    if eta == TINY and sampler.has_thermostat and "friction" in options(type(sampler)):
+        # the friction that exact gradients need; Euler's step has (2 - a) a for 2 a, and twice that is allowed
+        looks.append(("friction of the thermostat", friction, FRICTION, FRICTION**2))
+    for what, chains, expected, slack in looks:
+        chains = chains / after
         slack += 5 * chains.std().item() / math.sqrt(CHAINS)
         got = chains.mean().item()
-        expect(abs(got - expected) <= slack, f"{what} of a Gaussian at eta = {ETA}: expected {expected:.4g} ± "
-               f"{slack:.2g}, got {got:.4g}")  # fmt: skip
+        expect(abs(got - expected) <= slack, f"{what} of a Gaussian at eta = {eta:g}, temperature {temperature:g}: "
+               f"expected {expected:.4g} ± {slack:.2g}, got {got:.4g}")  # fmt: skip
 
 
 def finds_the_mode(spec: str) -> None:
@@ -143,19 +172,21 @@ LAWS: dict[str, Law] = {
     "noise comes from the generator": noise_comes_from_the_generator,
     "it goes on from its fields": goes_on_from_its_fields,
     "it keeps mean and variance of a Gaussian": keeps_a_gaussian,
+    "it keeps them at another temperature and with a tiny step": keeps_a_cold_gaussian,
     "an optimiser finds the mode": finds_the_mode,
 }
 
 
-def _friction(spec: str) -> dict[str, float]:
+def _wishes(spec: str, **more: float) -> dict[str, float]:
+    """The friction of these laws and more, as far as the sampler has such options."""
     member, _ = SAMPLERS.read(spec)
-    return {"friction": FRICTION} if "friction" in options(member) else {}
+    return {name: value for name, value in ({"friction": FRICTION} | more).items() if name in options(member)}
 
 
-def _step(sampler: Sampler, state: Any, rng: torch.Generator, eta: float = ETA) -> Any:
-    """One step on the Gaussian."""
+def _step(sampler: Sampler, state: Any, rng: torch.Generator, eta: float = ETA, unit: float = 1.0) -> Any:
+    """One step on the Gaussian, which is measured in that unit."""
     state = sampler.ask(state, eta, rng)
-    return sampler.tell(state, (MEAN - state.theta) / SPREAD**2, eta, rng)
+    return sampler.tell(state, (MEAN - state.theta / unit) / (SPREAD**2 * unit), eta, rng)
 
 
 def _walk(sampler: Sampler, state: Any, rng: torch.Generator, halves: range) -> Any:

@@ -1,0 +1,93 @@
+"""Nosé–Hoover thermostat with a time constant of its own, whatever the step."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from doubly.core.errors import UserError
+from doubly.kernels.moves import Heated, Langevin, heated
+from doubly.samplers.sampler import Eta, Sampler, check_friction, check_temperature, drifted, noise
+
+
+class ThermostatState(NamedTuple):
+    theta: Tensor
+    v: Tensor
+    """The momentum u / sqrt(eta), which is N(0, T): in these units a change of the step changes nothing."""
+    alpha: Tensor
+    """The friction as it is now: one for each weight, or one for all."""
+
+
+@dataclass(frozen=True)
+class Thermostat(Sampler):
+    """Nosé–Hoover thermostat, one for each weight, that settles in a number of steps of its own.
+
+    A  theta <- theta + sqrt(eta) v / 2                                      ask, and at the end of tell
+    B  v     <- v + sqrt(eta) grad / 2
+    O  v     <- exp(-alpha) v + N(0, a T (1 - exp(-2 alpha)) / alpha)
+    D  alpha <- alpha exp((v^2 / T - 1) / settle)
+
+    A step is A-B-O-B-A-D, symmetric but for half of D, which commutes with A. Noise of the gradient of variance s^2
+    heats v like b = eta s^2 / (2 T) of friction would cool it. The continuous dynamics keep exp(-U / T) in theta,
+    N(0, T) in v, and for alpha a Gamma law of mean a + b and variance (a + b) / settle: the friction takes up whatever
+    noise there is. Its logarithm moves, so that it is positive, and so that it approaches a + b at the rate 1 / settle
+    for any b and any eta. (The thermostat of the paper, sgnht, adds u^2 - eta T to alpha and so hardly moves at small
+    eta.) Noise beyond b = 2 is more than any friction takes away: the temperature then lies above T.
+    """
+
+    friction: float = 0.1
+    settle: float = 100.0
+    temperature: float = 1.0
+    state_type = ThermostatState
+    has_thermostat = True
+    takes_scales = True
+    too_cold = "the chain moves less than its temperature asks for; burn in longer"
+    shared: ClassVar[bool] = False
+    """Whether there is one thermostat for all weights."""
+
+    def __post_init__(self) -> None:
+        check_friction(self.friction)
+        check_temperature(self.temperature)
+        if not 2 / self.friction <= self.settle < math.inf:
+            # energy decays at the rate 2 alpha; a thermostat that is quicker than a quarter of that oscillates
+            raise UserError(
+                f"settle must be at least 2 / friction = {2 / self.friction:g} steps, so that the thermostat does not "
+                f"oscillate, got {self.settle:g}"
+            )
+
+    def init(self, theta: Tensor, rng: torch.Generator) -> ThermostatState:
+        v = noise(theta, rng) * math.sqrt(self.temperature)
+        alpha = torch.full((), self.friction, dtype=theta.dtype, device=theta.device)
+        return ThermostatState(theta, v, alpha if self.shared else alpha.repeat(theta.shape))
+
+    def ask(self, state: ThermostatState, eta: Eta, rng: torch.Generator) -> ThermostatState:
+        return state._replace(theta=drifted(state.theta, state.v, eta, 0.5))
+
+    def tell(self, state: ThermostatState, grad: Tensor, eta: Eta, rng: torch.Generator) -> ThermostatState:
+        with_settings = Langevin(self.friction, self.temperature, 1 / self.settle)
+        return ThermostatState(*heated(Heated(*state), grad, eta, with_settings, rng))
+
+    def stats(self, state: ThermostatState) -> dict[str, Tensor]:
+        return {"temperature": (state.v**2).mean(), "thermostat": state.alpha.mean()}
+
+    def expected_temperature(self) -> float:
+        return self.temperature
+
+    def relative_loss(self, alpha: float) -> float:
+        # a step with kicks of variance 2 b balances where 1 - a / alpha = b coth(alpha / 2) / 2; held at a, the
+        # friction would leave 1 + b coth(a / 2) / 2
+        a = self.friction
+        return 1 + (1 - a / alpha) * math.tanh(alpha / 2) / math.tanh(a / 2)
+
+
+@dataclass(frozen=True)
+class ScalarThermostat(Thermostat):
+    """Nosé–Hoover thermostat, a single one for all weights, that settles in a number of steps of its own.
+
+    As thermostat, with D driven by the mean of v^2. Noise that differs between the weights leaves some of them too hot
+    and others too cold.
+    """
+
+    shared = True
