@@ -9,6 +9,8 @@ w = prod_t f_beta_t(z_{t-1}) / f_beta_{t-1}(z_{t-1}) = prod_t (f_1 / f_0)(z_{t-1
 has the mean p(x) for any number of temperatures, so that the log of the mean weight is on average below log p(x). The
 same down from z ~ p(z | x) to f_0 gives weights with the mean 1 / p(x), hence a bound from above. An exact draw of z
 given x is at hand where both were simulated: z is one, given the x it came with (Grosse, Ghahramani & Adams 2015).
+
+Where values of x are missing (NaN) and the data layer is factorised, all this is of p(x_observed, z) and p(x_observed).
 """
 
 import math
@@ -124,15 +126,39 @@ class Annealing:
                 "draws of its proposal"
             )
 
+    def check_rows(self, pair: Pair, x: Tensor, seen: Tensor | None) -> None:
+        """Refuse missing values where they cannot be summed out, or where the proposal does not know what to see."""
+        if not x.isnan().any():
+            return
+        layer = pair.model.layers[0]
+        if not layer.factorised:
+            raise UserError(
+                "annealing sums missing values out where they are independent given the latents, got "
+                f"{type(layer).__name__}: score these rows by draws, or impute them first"
+            )
+        if self.start == "proposal" and not pair.proposal.masked and seen is None:
+            raise UserError(
+                "annealing from a proposal that has learnt from complete rows needs completed rows to show it, got "
+                "missing values: give `seen`, or start from the prior"
+            )
+
     def log_likelihood(
-        self, pair: Pair, x: Tensor, rng: torch.Generator, progress: Progress = _silent, *, cells: int = 2**23
+        self,
+        pair: Pair,
+        x: Tensor,
+        rng: torch.Generator,
+        progress: Progress = _silent,
+        *,
+        seen: Tensor | None = None,
+        cells: int = 2**23,
     ) -> Marginal:
         """log p(x) of each row from below: the log of the mean weight over the chains, and their effective number.
 
-        The rows go in blocks, so that no tensor has more than about `cells` numbers. `progress` is told of every
-        temperature of every block, those of pilot runs included.
+        `seen` are completed rows for a proposal that does not know of missing values; how they are completed changes
+        how near the bound is, not that it is one. The rows go in blocks, so that no tensor has more than about `cells`
+        numbers. `progress` is told of every temperature of every block, those of pilot runs included.
         """
-        log_weight = self._log_weights(pair, x, None, rng, progress, cells)
+        log_weight = self._log_weights(pair, x, None, rng, progress, cells, seen)
         return Marginal(log_mean_weight(log_weight), ess(normalised(log_weight)))
 
     def reverse(
@@ -170,11 +196,19 @@ class Annealing:
 
     @torch.no_grad()
     def _log_weights(
-        self, pair: Pair, x: Tensor, z: Values | None, rng: torch.Generator, progress: Progress, cells: int
+        self,
+        pair: Pair,
+        x: Tensor,
+        z: Values | None,
+        rng: torch.Generator,
+        progress: Progress,
+        cells: int,
+        seen: Tensor | None = None,
     ) -> Tensor:
         """log w (chains, rows) of chains up from f_0, or log 1/w of chains down from z."""
         model = pair.model
         self.check(model, pair.proposal)
+        self.check_rows(pair, x, seen)
         rows = max(1, cells // (self.chains * sum(layer.n_out for layer in model.layers)))
         betas = self.betas() if model.layers[1:] else [0.0, 1.0]  # without latents, one step is exact
         runs = 2 if _has_pilot(model) else 1
@@ -188,7 +222,8 @@ class Annealing:
         fixed, blocks = pair._replace(theta=pair.theta.detach(), phi=pair.phi.detach()), []
         for first in range(0, max(1, len(x)), rows):
             block = slice(first, first + rows)
-            chains = _Chains(PATHS[self.start](fixed, x[block].to(fixed.theta.dtype)), betas)
+            shown = None if seen is None else seen[block].to(fixed.theta.dtype)
+            chains = _Chains(PATHS[self.start](fixed, x[block].to(fixed.theta.dtype), shown), betas)
             # the pilot knows nothing of z: with steps that do, z would not be an exact draw any more
             moves = chains.moves(self, rng, tick)
             times = range(len(betas))

@@ -103,7 +103,7 @@ def _first_guess(model: Chain, x: Tensor, missing: Tensor, start: Moments, chain
         drawn = torch.bernoulli(start.mean.expand(shape), generator=rng)
     else:
         drawn = start.mean + start.spread * normal(shape, rng, x.dtype, x.device)
-    return torch.where(missing, drawn, x)
+    return torch.where(missing, model.layers[0].nearest(drawn), x)
 
 
 def _move_latents(

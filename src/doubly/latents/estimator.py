@@ -30,8 +30,8 @@ class Estimator(ABC):
     An estimator is a frozen dataclass whose fields are its options; `draws` and `objective` are filled with the run's
     settings where it has them. It must give `check`, `init` (what it remembers of each row, {} if nothing) and
     `__call__`: gradients that are means over the rows of the batch, with the statistics `train` and `ess`. It may give
-    `for_missing`, for rows with missing values; `validate`, if the bound L_K does not suit it; and
-    `takes_objective = True`, if the proposal follows an objective.
+    `for_missing`, for rows with missing values; `for_refit`, if it has moves; `validate`, if the bound L_K does not
+    suit it; and `takes_objective = True`, if the proposal follows an objective.
     """
 
     validation: ClassVar[str] = "K"
@@ -40,6 +40,11 @@ class Estimator(ABC):
     """Whether the proposal follows an objective of its own choice; if not, it is fitted to the estimator's draws."""
     takes_moves: ClassVar[bool] = False
     """Whether it has local moves to choose."""
+
+    @property
+    def has_moves(self) -> bool:
+        """Whether it moves latents from one visit of a row to the next."""
+        return False
 
     @abstractmethod
     def check(self, model: Chain, proposal: Chain) -> None:
@@ -63,6 +68,10 @@ class Estimator(ABC):
     def with_objective(self, objective: Objective) -> "Estimator":
         """The estimator with another objective for the proposal, where it takes one."""
         return self
+
+    def for_refit(self, objective: Objective) -> "Estimator | None":
+        """What fits a copy of the proposal to fixed weights by the moves of this estimator; None where it has none."""
+        return None
 
     def validate(self, pair: Pair, x: Tensor, draws: int, rng: torch.Generator) -> Marginal:
         """log p(x) of held-out rows, or of some of them, to see how learning goes: the bound L_K with K = `draws`."""

@@ -9,6 +9,7 @@ from doubly.core.errors import UserError
 from doubly.latents.batch import Batch, Memory, Wanted
 from doubly.latents.estimator import Estimate, Estimator
 from doubly.latents.importance import Marginal
+from doubly.latents.objectives import Objective
 from doubly.latents.pair import Pair
 from doubly.latents.persistent import Persistent
 from doubly.latents.sweep import log_odds
@@ -53,6 +54,9 @@ class Gibbs(Estimator):
 
     def validate(self, pair: Pair, x: Tensor, draws: int, rng: torch.Generator) -> Marginal:
         return self._states.validate(pair, x, draws, rng)
+
+    def for_refit(self, objective: Objective) -> Estimator | None:
+        return self._states.for_refit(objective)
 
     @property
     def _states(self) -> Persistent:

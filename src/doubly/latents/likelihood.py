@@ -106,7 +106,8 @@ class RowLikelihoods(NamedTuple):
     khat: Tensor
     """The shape of the weights' tail; beyond 0.7 the estimate is not to be relied on, nan where nothing can be said."""
     noise: Tensor
-    """The standard error due to the draws, by bootstrap; 0 where nothing is random."""
+    """The standard error due to the draws, by bootstrap; 0 where nothing is random, nan where one draw cannot say.
+    Where k̂ > 0.7, the draws with the largest weights have not occurred yet, and it is too small."""
     draws: Tensor
     """Draws that were spent."""
 
@@ -259,7 +260,7 @@ def _add(partial: PartialSums, rows: Tensor, log_weight: Tensor) -> None:
 
 def _settled(partial: PartialSums, how: LikelihoodConfig) -> Tensor:
     """Rows that need no more draws."""
-    return (_ess(partial) >= how.enough) & ~(_khat(partial) > RELIABLE)
+    return (_ess(partial) >= how.enough) & (_khat(partial) <= RELIABLE)
 
 
 def _ess(partial: PartialSums) -> Tensor:
@@ -290,5 +291,6 @@ def _noise(partial: PartialSums, seed: int, replicates: int = 200) -> Tensor:
     sums = torch.exp(partial.sums[filled] - partial.sums.amax(0))
     # groups may all be empty of weight in a replicate, whose logarithm would be -inf
     means = (times @ sums).clamp_(min=1e-300) / (times @ partial.counts[filled].double())
-    # n groups vary by 1 - 1/n less than what they come from
-    return means.log().std(0, correction=0) * math.sqrt(n / (n - 1)) if n > 1 else torch.zeros_like(partial.squares)
+    if n == 1:
+        return torch.full_like(partial.squares, math.nan)
+    return means.log().std(0, correction=0) * math.sqrt(n / (n - 1))  # n groups vary by 1 - 1/n less than their source

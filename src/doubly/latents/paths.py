@@ -2,6 +2,9 @@
 
 From the prior: f_beta = p(z) p(x | z)^beta. From the proposal: f_beta = q(z | x)^(1 - beta) p(x, z)^beta, which is
 nearer to the posterior from the beginning, so that few temperatures go far. Both start normalised and end in p(x, z).
+
+Values of x may be missing (NaN) where the data layer is factorised: then both end in p(x_observed, z), whose sum over z
+is p(x_observed). A masked proposal knows of missing values; any other one is shown completed rows, whatever they are.
 """
 
 from abc import ABC, abstractmethod
@@ -25,6 +28,9 @@ class Path(ABC):
 
     pair: Pair
     x: Tensor
+    """Rows, with NaN where values are missing."""
+    seen: Tensor | None = None
+    """What a proposal that is not masked sees in the place of x."""
     needs: ClassVar[str]
     """Which layers its moves serve, in words."""
 
@@ -37,6 +43,18 @@ class Path(ABC):
     def can_start(cls, model: Chain, proposal: Chain) -> bool:
         """Whether there is a law to start from."""
         return True
+
+    @cached_property
+    def has_missing(self) -> bool:
+        """Whether values of any of these rows are missing."""
+        return bool(self.x.isnan().any())
+
+    def log_prob_data(self, latents: Values) -> Tensor:
+        """log p(x_observed | z) (chains, rows)."""
+        (layer, params), given = self.pair.data_layer, self.pair.given(latents)
+        given = given if latents else given.expand(1, 1, 0)  # without latents there is one chain, which knows all
+        log_prob = layer.log_prob_observed if self.has_missing else layer.log_prob
+        return log_prob(params, self.x, given)
 
     @abstractmethod
     def draw(self, chains: int, rng: torch.Generator) -> Values:
@@ -81,8 +99,7 @@ class FromPrior(Path):
         return tuple(value.view(chains, len(self.x), value.shape[-1]) for value in drawn)
 
     def log_ratio(self, latents: Values) -> Tensor:
-        (layer, params), given = self.pair.data_layer, self.pair.given(latents)
-        return layer.log_prob(params, self.x, given if latents else given.expand(1, 1, 0))
+        return self.log_prob_data(latents)
 
     def log_density(self, latents: Values, beta: float) -> Tensor:
         chain, theta = self._prior
@@ -107,30 +124,33 @@ class FromProposal(Path):
         return len(proposal.layers) == len(model.layers) - 1
 
     @cached_property
+    def _given(self) -> Tensor:
+        """What the proposal is given."""
+        return self.x if self.seen is None or self.pair.proposal.masked else self.seen
+
+    @cached_property
     def _odds(self) -> Odds:
         proposal = log_odds(self.pair.proposal, self.pair.phi)[::-1]  # which ends in the top layer
-        if self.pair.proposal.masked:  # of complete rows the mask, the second half of what it sees, is zero
-            proposal[0] = proposal[0]._replace(given=proposal[0].given[:, : self.x.shape[-1]])
         return Odds(log_odds(self.pair.model, self.pair.theta), proposal)
 
     def draw(self, chains: int, rng: torch.Generator) -> Values:
-        return self.pair.proposal.draw(self.pair.phi, self.x, rng, chains).values[::-1]
+        return self.pair.proposal.draw(self.pair.phi, self._given, rng, chains).values[::-1]
 
     def log_ratio(self, latents: Values) -> Tensor:
-        ratio = self._log_p(latents) - self._log_q(latents)
-        return ratio if latents else ratio.expand(1, -1)  # without latents there is one chain, which knows all
+        return self._log_p(latents) - self._log_q(latents)
 
     def log_density(self, latents: Values, beta: float) -> Tensor:
         return (1 - beta) * self._log_q(latents) + beta * self._log_p(latents)
 
     def sweep(self, latents: Values, beta: float, rng: torch.Generator) -> Values:
-        return sweep_path(self._odds, self.x, latents, rng, Powers(beta, beta, 1 - beta))
+        seen = self.pair.proposal.seen(self._given)
+        return sweep_path(self._odds, self.x, latents, rng, Powers(beta, beta, 1 - beta), seen=seen)
 
     def _log_p(self, latents: Values) -> Tensor:
-        return self.pair.model.log_prob(self.pair.theta, (self.x, *latents))
+        return self.pair.model.log_prob_latents(self.pair.theta, latents) + self.log_prob_data(latents)
 
     def _log_q(self, latents: Values) -> Tensor:
-        return self.pair.proposal.log_prob(self.pair.phi, latents[::-1], self.x)
+        return self.pair.proposal.log_prob(self.pair.phi, latents[::-1], self._given)
 
 
 PATHS: dict[Start, type[Path]] = {"prior": FromPrior, "proposal": FromProposal}

@@ -21,6 +21,7 @@ from doubly.latents.phases import phi_gradient, sleep_phase
 from doubly.layers import Chain, Values
 
 VISITED = "visited"
+FRESH = 5  # draws, at least, that compete with the states while a proposal is fitted
 
 
 class Competition(NamedTuple):
@@ -95,6 +96,10 @@ class Persistent(Estimator):
         if self.draws == self.sweeps == 0:
             raise UserError("remembered states need fresh draws or local moves, got neither: raise draws or sweeps")
 
+    @property
+    def has_moves(self) -> bool:
+        return self.sweeps > 0
+
     def check(self, model: Chain, proposal: Chain) -> None:
         if not self.objective.plain:
             raise UserError(
@@ -108,6 +113,11 @@ class Persistent(Estimator):
     def with_objective(self, objective: Objective) -> "Persistent":
         return dataclasses.replace(self, objective=objective)
 
+    def for_refit(self, objective: Objective) -> "Persistent | None":
+        """States that move find p(z | x) where draws of the proposal, which is yet to be fitted to it, do not."""
+        refitter = dataclasses.replace(self, draws=max(self.draws, FRESH), objective=objective)
+        return refitter if self.sweeps and objective.plain else None
+
     def for_missing(self, model: Chain) -> "Persistent":
         if not (self.draws or model.layers[0].factorised):  # local moves leave missing values as they are
             raise UserError(
@@ -119,7 +129,8 @@ class Persistent(Estimator):
     def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
         """Nothing yet: no row was visited."""
         states = {
-            name: stored(layer, torch.zeros(self.chains, n_data, layer.n_out, device=rng.device))
+            # one row, repeated: as floats, all rows would take 32 times what their bits do
+            name: stored(layer, torch.zeros(self.chains, 1, layer.n_out, device=rng.device)).repeat(1, n_data, 1)
             for name, layer in zip(_names(chain), chain.layers, strict=True)
             if name != "state.x" or self.remembers_rows
         }

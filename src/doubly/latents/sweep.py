@@ -3,6 +3,8 @@
 They serve layers with linear log-odds (sbn, darn), and leave f(z) = prod_l p_l^a_l prod_l q_l^b_l as it is, where p_l
 are the factors p(z_l | z_{l+1}) of the model (l = 0 is the data) and q_l those of a proposal, q(z_l | z_{l-1}). With
 all a_l = 1 and no proposal, that is the posterior; between the powers lie the paths of annealing.
+
+Values of x may be missing (NaN) where the data layer is factorised: p(x_observed | z1) takes the place of p(x | z1).
 """
 
 from collections.abc import Sequence
@@ -16,6 +18,8 @@ from doubly.core.errors import UserError
 from doubly.kernels import gibbs
 from doubly.layers import Chain, LogOdds, Values
 from doubly.layers.chain import nothing
+
+NEVER = -1e4  # log-odds of a missing value in the place of its own: with x = 0, its factor is 1 whatever z is
 
 
 class Powers(NamedTuple):
@@ -51,10 +55,12 @@ def sweep_path(
     rng: torch.Generator,
     powers: Powers,
     chosen: Values | None = None,
+    seen: Tensor | None = None,
 ) -> Values:
     """One sweep over all latent layers (…, H), from the bottom to the top; x broadcasts with them.
 
     `chosen`, for each layer (…, H), says which units are drawn; by default all are. The choice must not depend on z.
+    `seen` is what the proposal is given in the place of x.
     """
     values = [x, *latents, nothing(odds.model[0].bias)]
     for level in range(1, len(odds.model)):
@@ -62,7 +68,8 @@ def sweep_path(
         own = [_Factor(odds.model[level], above, powers.prior)]
         fed = [_Factor(odds.model[level - 1], under, powers.data if level == 1 else powers.prior)]
         if powers.proposal:
-            own.append(_Factor(odds.proposal[level - 1], under, powers.proposal))
+            given = seen if level == 1 and seen is not None else under
+            own.append(_Factor(odds.proposal[level - 1], given, powers.proposal))
             if level < len(odds.proposal):
                 fed.append(_Factor(odds.proposal[level], above, powers.proposal))
         units = None if chosen is None else chosen[level - 1]
@@ -96,10 +103,13 @@ def _sweep_layer(
             V = square if V is None else V + square
             blocks.append((logits + F.linear(value, odds.before), odds.before.T, power))
     for i, (odds, child, power) in enumerate(fed):
-        field = field + power * F.linear(child, odds.given.T)
         logits = F.linear(value, odds.given, odds.bias)
         if odds.before is not None:
             logits = logits + F.linear(child, odds.before)
+        missing = child.isnan()
+        if not missing.is_cpu or missing.any():  # a device is not asked: that would make the step wait
+            child, logits = child.masked_fill(missing, 0), logits.masked_fill(missing, NEVER)
+        field = field + power * F.linear(child, odds.given.T)
         blocks.insert(i, (logits, odds.given.T, power))
     if V is not None:
         field = field + F.linear(value, V)

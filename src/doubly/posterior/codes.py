@@ -23,14 +23,22 @@ class Reading(NamedTuple):
     log_likelihood: Tensor
     """The bound L_K on log p(x) by each pair (pairs, rows)."""
     codes: list[Tensor]
-    """E[z | x] for each latent layer (rows, H), from the data upward, averaged over the pairs."""
+    """E[z | x] for each latent layer (rows, H), from the data upward: of the pairs, by their shares p(x | theta_m)."""
 
 
 @torch.no_grad()
-def read(pairs: Sequence[Pair], rows: Tensor, draws: int, rng: torch.Generator, moves: bool = False) -> Reading:
+def read(
+    pairs: Sequence[Pair],
+    rows: Tensor,
+    draws: int,
+    rng: torch.Generator,
+    moves: bool = False,
+    log_likelihood: Tensor | None = None,
+) -> Reading:
     """Draw the latents of these rows from each proposal, weigh the draws, and average them.
 
-    With `moves`, the codes of rows with few effective draws are found by chains, which takes much longer.
+    With `moves`, the codes of rows with few effective draws are found by chains, which takes much longer. The pairs
+    count by p(x | theta_m), for which `log_likelihood` (pairs, rows) takes the place of what the draws say.
     """
     log_likelihoods, codes = [], []
     for pair in pairs:
@@ -43,10 +51,18 @@ def read(pairs: Sequence[Pair], rows: Tensor, draws: int, rng: torch.Generator, 
             for mean, better in zip(means, expected_latents(pair, rows[few].float(), draws, rng), strict=True):
                 mean[few] = better
         codes.append(means)
-    return Reading(torch.stack(log_likelihoods), [torch.stack(each).mean(0) for each in zip(*codes, strict=True)])
+    bounds = torch.stack(log_likelihoods) if log_likelihood is None else log_likelihood
+    share = torch.softmax(bounds, 0)[..., None]
+    return Reading(bounds, [(share * torch.stack(each)).sum(0) for each in zip(*codes, strict=True)])
 
 
-def encode(pairs: Sequence[Pair], rows: Tensor, draws: int, rng: torch.Generator) -> list[Tensor]:
+def encode(
+    pairs: Sequence[Pair], rows: Tensor, draws: int, rng: torch.Generator, log_likelihood: Tensor | None = None
+) -> list[Tensor]:
     """E[z | x] for each latent layer, some rows at a time."""
-    blocks = [read(pairs, block, draws, rng, moves=True).codes for block in rows.split(ROWS)]
+    blocks = []
+    for first in range(0, len(rows), ROWS):
+        part = slice(first, first + ROWS)
+        bounds = None if log_likelihood is None else log_likelihood[:, part]
+        blocks.append(read(pairs, rows[part], draws, rng, True, bounds).codes)
     return [torch.cat(layer) for layer in zip(*blocks, strict=True)]

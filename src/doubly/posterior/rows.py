@@ -42,11 +42,15 @@ class RowFormat(NamedTuple):
         rows, binary = self.numbers(x), self.layer.kind == "binary"
         missing = np.isnan(rows)
         bad = (rows != 0) & (rows != 1) if binary else ~(np.abs(rows) <= LARGEST)
+        if self.layer.kind == "mixed":
+            bad |= _impossible(self.layer, rows)
         if self.takes_missing:
             bad &= ~missing
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             expected = "0 or 1" if binary else "a finite number (float32)"
+            if self.layer.kind == "mixed" and np.isfinite(rows[row, column]):
+                expected = "0 or 1, with one 1 among the levels of a column"
             advice = ": it has learnt from complete rows; impute them first" if missing[row, column] else ""
             value = rows[row, column]
             raise UserError(f"row {row}, column {column} is {value}, but the model expects {expected}{advice}")
@@ -57,6 +61,20 @@ class RowFormat(NamedTuple):
         """Rows of the model for the caller: of type uint8 where they are 0 or 1."""
         values = rows.cpu().numpy()
         return values.astype(np.uint8) if self.layer.kind == "binary" else values
+
+
+def _impossible(layer: Layer, rows: np.ndarray) -> np.ndarray:
+    """Entries of discrete columns that are no bit, and the first of a column's levels where not one of them is 1."""
+    bad, start = np.zeros(rows.shape, dtype=bool), 0
+    for block in layer.blocks():
+        part, where = rows[:, start : start + block.width], bad[:, start : start + block.width]
+        if block.discrete:
+            where |= (part != 0) & (part != 1) & ~np.isnan(part)
+        if block.width > 1:
+            ones, whole = np.nansum(part, 1), ~np.isnan(part).any(1)
+            where[:, 0] |= ~where.any(1) & ((ones > 1) | (whole & (ones != 1)))
+        start += block.width
+    return bad
 
 
 def check_draws(draws: int) -> None:

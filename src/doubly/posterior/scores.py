@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from doubly.core.errors import UserError
 from doubly.core.random import generator
 from doubly.core.statistics import stderr
 from doubly.latents import (
@@ -31,15 +30,14 @@ from doubly.posterior.work import Work, digest, digest_text
 ANNEALED = 500  # rows at a time; if the work is stopped, those under way are lost
 
 
-def row_likelihoods(
+def members_by_draws(
     pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: LikelihoodConfig, work: Work
-) -> RowLikelihoods:
-    """log p(x) of each row under the ensemble of these pairs; `whose` names each of them in what is told."""
-    found = [
+) -> list[RowLikelihoods]:
+    """log p(x) of each row by each of these pairs; `whose` names each of them in what is told."""
+    return [
         _member(pair, rows, dataclasses.replace(how, member=i), work, name)
         for i, (pair, name) in enumerate(zip(pairs, whose, strict=True))
     ]
-    return ensemble(found)
 
 
 def _member(pair: Pair, rows: Tensor, how: LikelihoodConfig, work: Work, whose: str) -> RowLikelihoods:
@@ -62,7 +60,8 @@ def ensemble(members: list[RowLikelihoods]) -> RowLikelihoods:
     """The predictive log (1/M) sum_m p(x | theta_m) from the log-likelihoods of its members.
 
     All is as if the members' draws, which are independent, had been pooled: with S_m the sum of a member's weights, of
-    which it has E_m effective ones, there are (sum S_m)^2 / sum (S_m^2 / E_m). The tail is the heaviest of any.
+    which it has E_m effective ones, there are (sum S_m)^2 / sum (S_m^2 / E_m). The tail is the heaviest of any; if none
+    is heavy, but nothing is known of one, nothing is known of all.
     """
     log_likelihood, ess, khat, noise, draws = (torch.stack(values) for values in zip(*members, strict=True))
     share = torch.softmax(log_likelihood, 0)
@@ -70,7 +69,7 @@ def ensemble(members: list[RowLikelihoods]) -> RowLikelihoods:
     return RowLikelihoods(
         log_likelihood.logsumexp(0) - math.log(len(members)),
         1 / (share**2 / ess).sum(0),
-        torch.where(khat.isnan().all(0), math.nan, heaviest),
+        torch.where(khat.isnan().any(0) & ~(heaviest > RELIABLE), math.nan, heaviest),
         (share * noise).square().sum(0).sqrt(),
         draws.sum(0),
     )
@@ -79,16 +78,33 @@ def ensemble(members: list[RowLikelihoods]) -> RowLikelihoods:
 # Annealing
 
 
-def anneal(pair: Pair, rows: Tensor, how: Annealing, seed: int, work: Work) -> Marginal:
-    """log p(x) by annealed importance sampling; rows that are done stay in the cache until `tidy`."""
-    if rows.isnan().any():
-        raise UserError("annealing needs complete rows, got missing values: score them by draws, or impute them first")
-    name = f"evaluations/annealed-{digest(pair.theta, pair.phi, rows)}-{digest_text(repr((how, seed)))}"
+def members_by_annealing(
+    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: Annealing, seed: int, work: Work
+) -> list[RowLikelihoods]:
+    """The same by annealing; there is no tail of weights to look at, and one chain says nothing of its noise."""
+    found = []
+    for i, (pair, name) in enumerate(zip(pairs, whose, strict=True)):
+        annealed = anneal(pair, rows, how, seed, work, i, name)
+        none = torch.full_like(annealed.log_likelihood, math.nan)
+        chains = torch.full_like(none, float(how.chains))
+        found.append(RowLikelihoods(annealed.log_likelihood, annealed.ess, none, none, chains))
+    return found
+
+
+def anneal(
+    pair: Pair, rows: Tensor, how: Annealing, seed: int, work: Work, member: int = 0, whose: str = ""
+) -> Marginal:
+    """log p(x) by annealed importance sampling; rows that are done stay in the cache until `tidy`.
+
+    The members of an ensemble have random numbers of their own, so that their errors are independent.
+    """
+    pair = _start(pair, how)
+    name = f"evaluations/annealed-{digest(pair.theta, pair.phi, rows)}-{digest_text(repr((how, seed, member)))}"
     found = work.load(name, Marginal) or Marginal(torch.zeros(0), torch.zeros(0))
     while (first := len(found.ess)) < len(rows):
         block = rows[first : first + ANNEALED].float()
-        what = f"annealing rows {first + 1} to {first + len(block)} of {len(rows)}"
-        rng = generator(pair.theta.device, seed, "annealing", first)
+        what = f"annealing rows {first + 1} to {first + len(block)} of {len(rows)}{whose}"
+        rng = generator(pair.theta.device, seed, "annealing", member, first)
         more = how.log_likelihood(pair, block, rng, work.counter(what))
         found = Marginal(*(torch.cat([old.to(new), new]) for old, new in zip(found, more, strict=True)))
         work.save(name, found)
@@ -98,6 +114,7 @@ def anneal(pair: Pair, rows: Tensor, how: Annealing, seed: int, work: Work) -> M
 
 def annealing_gap(pair: Pair, n: int, how: Annealing, seed: int, work: Work) -> Gap:
     """Both bounds of annealed importance sampling for n rows drawn from the model; in the cache until `tidy`."""
+    pair = _start(pair, how)
     name = f"evaluations/gap-{digest(pair.theta, pair.phi)}-{digest_text(repr((how, seed, n)))}"
     found = work.load(name, Gap)
     if found is None:
@@ -109,7 +126,15 @@ def annealing_gap(pair: Pair, n: int, how: Annealing, seed: int, work: Work) -> 
     return found
 
 
+def _start(pair: Pair, how: Annealing) -> Pair:
+    """From the prior no proposal is needed, and what is found does not depend on it."""
+    return Pair.alone(pair.model, pair.theta) if how.start == "prior" else pair
+
+
 # What the log-likelihoods of rows come to
+
+
+EVEN = 0.99  # of the draws effective: weights that are all the same
 
 
 class LikelihoodSummary(NamedTuple):
@@ -120,7 +145,7 @@ class LikelihoodSummary(NamedTuple):
     stderr: float | None
     """Its standard error over rows."""
     draw_error: float
-    """Its standard error due to the draws of the latent variables."""
+    """Its standard error due to the draws of the latent variables; NaN where one draw or annealing cannot say."""
     ess: float
     """The mean effective draws."""
     unreliable: int
@@ -128,17 +153,34 @@ class LikelihoodSummary(NamedTuple):
     draws_used: float
     """The mean draws."""
     n: int
+    unknown: int = 0
+    """Rows of which the draws cannot tell (see `cannot_tell`)."""
+
+    @property
+    def draw_error_is_least(self) -> bool:
+        """Whether the error due to the draws may be larger than it says: some rows are unreliable, or unknown."""
+        return self.unreliable + self.unknown > 0
 
 
-def summarise(rows: RowLikelihoods) -> LikelihoodSummary:
-    """The mean over a set of rows, with its errors."""
-    n = len(rows.log_likelihood)
+def cannot_tell(rows: RowLikelihoods) -> Tensor:
+    """Rows whose draws say nothing of how reliable they are.
+
+    There are too few draws for k̂, or nothing varies between them: almost all are effective, or their noise is zero.
+    Such weights come from an exact proposal, and equally from one that never draws most of p(z | x).
+    """
+    return rows.khat.isnan() | (rows.ess > EVEN * rows.draws) | ~(rows.noise > 0)
+
+
+def summarise(rows: RowLikelihoods, exact: bool = False) -> LikelihoodSummary:
+    """The mean over a set of rows, with its errors; `exact` says that nothing was drawn."""
+    n, heavy = len(rows.log_likelihood), rows.khat > RELIABLE
     return LikelihoodSummary(
         rows.log_likelihood.double().mean().item(),
         stderr(rows.log_likelihood),
         rows.noise.double().square().sum().sqrt().item() / n,
         rows.ess.double().mean().item(),
-        int((rows.khat > RELIABLE).sum()),
+        int(heavy.sum()),
         rows.draws.double().mean().item(),
         n,
+        0 if exact else int((cannot_tell(rows) & ~heavy).sum()),
     )

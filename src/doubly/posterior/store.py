@@ -16,19 +16,21 @@ from torch import Tensor
 from doubly.core.cache import Cache, NoCache
 from doubly.core.errors import UserError
 from doubly.core.random import generator
-from doubly.core.types import Of, Refit
-from doubly.latents import OBJECTIVES, Annealing, Gap, LikelihoodConfig, Marginal, Pair, RowLikelihoods
+from doubly.core.types import By, Of, Refit
+from doubly.latents import OBJECTIVES, Annealing, Gap, LikelihoodConfig, Marginal, Pair, RowLikelihoods, is_exact
 from doubly.latents.completions import ImputeConfig, Moments
 from doubly.layers.chain import Chain
 from doubly.posterior import imputation, scores
 from doubly.posterior.arviz import to_arviz
 from doubly.posterior.codes import encode
-from doubly.posterior.imputation import Imputed
+from doubly.posterior.estimates import Chosen, Estimator, ScoreConfig, larger, trial_stride
+from doubly.posterior.imputation import Imputed, Incomplete, Scorer
 from doubly.posterior.rows import RowFormat, check_draws
 from doubly.posterior.work import Tell, Work, digest
 from doubly.training.method import Method
-from doubly.training.refit import Halfway, refit
+from doubly.training.refit import Halfway, beginning, refit
 from doubly.training.state import moments
+from doubly.training.step import rows_at
 
 
 class FittedProposal(NamedTuple):
@@ -72,8 +74,11 @@ class Posterior:
     """Told what is under way and how much of it is done; what it raises ends the work, which is stored first."""
     others: "Sequence[Posterior]" = ()
     """Other chains of the same model, whose samples belong to the ensemble."""
+    estimator: Estimator | None = None
+    """By which estimate rows are scored where that is left open; None tries both on some of the training rows."""
     _fitted: dict[str, Tensor] = field(default_factory=dict)
     _moments: Moments | None = None
+    _chosen: dict[str, Estimator] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._work = Work(self.cache, self.patience, self.progress)
@@ -126,11 +131,65 @@ class Posterior:
     # What it answers
 
     def log_likelihood(
-        self, x: np.ndarray, draws: int = 1000, of: Of = "mean", seed: int = 0, refine: int = 0
+        self,
+        x: np.ndarray,
+        draws: int = 1000,
+        of: Of = "mean",
+        seed: int = 0,
+        refine: int = 0,
+        by: By = "auto",
+        temperatures: int = 200,
     ) -> np.ndarray:
-        """log p(x), one value for each row; with `refine`, after so many steps that fit the proposal to it alone."""
-        how = LikelihoodConfig(draws=draws, refine=refine, seed=seed)
-        return self.row_likelihoods(x, of, how).log_likelihood.cpu().numpy()
+        """log p(x), one value for each row, from below.
+
+        By `draws` of the proposal (with `refine`, after so many steps that fit it to each row alone), by annealing
+        through so many `temperatures`, or by the estimate that gives more to some of the training rows ("auto").
+        """
+        how = ScoreConfig(by, LikelihoodConfig(draws=draws, refine=refine, seed=seed), temperatures)
+        return self.score(x, how, of).log_likelihood.cpu().numpy()
+
+    def rows(self, x: np.ndarray) -> Tensor:
+        """Rows as the model takes them; an error where they cannot be its."""
+        return self._format.tensor(x)
+
+    def score(self, x: np.ndarray, how: ScoreConfig, of: Of = "mean", samples: int | None = None) -> RowLikelihoods:
+        """log p(x) of each row by the estimate that is asked for, or by the nearer one; with how far to trust it."""
+        rows = self.rows(x)
+        estimator = self.choose(how, rows, None, of, samples).estimator
+        found = self.score_by(estimator, rows, how, of, samples)
+        self.tidy()
+        return found
+
+    def choose(
+        self,
+        how: ScoreConfig,
+        rows: Tensor,
+        trial: Tensor | None,
+        of: Of = "mean",
+        samples: int | None = None,
+    ) -> Chosen:
+        """By the settings, or where they leave it open, by the larger bound on trial rows; None takes training rows."""
+        if is_exact(self.model, self.method.proposal):
+            return Chosen("exact")
+        if how.by == "annealing":
+            self._check_annealing(how, rows)
+            return Chosen("annealing")
+        if how.by == "draws" or not self.can_anneal(how, rows):
+            return Chosen("draws")
+        if trial is not None:
+            return self._try(how, trial, of, samples)
+        if self.estimator is not None:
+            return Chosen(self.estimator)
+        tried = f"{digest(*(pair.theta for pair in self._pairs(of, samples)))} {how}"
+        if tried not in self._chosen:
+            self._chosen[tried] = self._try(how, self._trial_rows(), of, samples).estimator
+        return Chosen(self._chosen[tried])
+
+    def score_by(
+        self, estimator: Estimator, rows: Tensor, how: ScoreConfig, of: Of = "mean", samples: int | None = None
+    ) -> RowLikelihoods:
+        """log p(x) of each row by one estimate; finished work stays in the cache until `tidy`."""
+        return scores.ensemble(self._members(estimator, rows, how, self._pairs(of, samples)))
 
     def row_likelihoods(
         self,
@@ -140,16 +199,53 @@ class Posterior:
         samples: int | None = None,
         tidy: bool = True,
     ) -> RowLikelihoods:
-        """log p(x) of each row, with how far to trust it; `samples` chooses the mean of the first so many.
+        """log p(x) of each row by draws, with how far to trust it; `samples` chooses the mean of the first so many.
 
         Without `tidy`, finished work stays in the cache: more of the same evaluation is to come.
         """
-        rows, pairs = self._format.tensor(x), self._pairs(of, samples)
-        how = how or LikelihoodConfig()
-        found = scores.row_likelihoods(self._refitted(pairs), _whose(pairs), rows, how, self._work)
+        config = ScoreConfig(draws=how or LikelihoodConfig())
+        found = self.score_by("draws", self.rows(x), config, of, samples)
         if tidy:
             self.tidy()
         return found
+
+    def _members(
+        self, estimator: Estimator, rows: Tensor, how: ScoreConfig, pairs: Sequence[Pair]
+    ) -> list[RowLikelihoods]:
+        """log p(x) of each row by each of these weights."""
+        refitted, whose = self._refitted(pairs), _whose(pairs)
+        if estimator == "annealing":
+            path = how.annealing(self.model, self.method.proposal)
+            given = pairs if path.start == "prior" else refitted
+            return scores.members_by_annealing(given, whose, rows, path, how.draws.seed, self._work)
+        return scores.members_by_draws(refitted, whose, rows, how.draws, self._work)
+
+    def can_anneal(self, how: ScoreConfig, rows: Tensor) -> bool:
+        """Whether annealing serves this model and these rows."""
+        try:
+            self._check_annealing(how, rows)
+        except UserError:
+            return False
+        return True
+
+    def _check_annealing(self, how: ScoreConfig, rows: Tensor) -> None:
+        path = how.annealing(self.model, self.method.proposal)
+        path.check(self.model, self.method.proposal)
+        path.check_rows(self._pair(self.last_theta), rows, None)
+
+    def _try(self, how: ScoreConfig, rows: Tensor, of: Of, samples: int | None) -> Chosen:
+        if not self.can_anneal(how, rows):
+            return Chosen("draws")
+        return larger(
+            lambda: self.score_by("draws", rows, how, of, samples).log_likelihood,
+            lambda: self.score_by("annealing", rows, how, of, samples).log_likelihood,
+        )
+
+    def _trial_rows(self) -> Tensor:
+        """Some of the training rows, evenly spaced."""
+        train, rng = self.train(), generator(self.phi.device, self.method.seed, "trial")
+        index = torch.arange(0, len(train), trial_stride(len(train)), device=train.device)
+        return rows_at(self.method, train, index, rng)
 
     def anneal(
         self, x: np.ndarray, how: Annealing, of: Of = "mean", samples: int | None = None, seed: int = 0
@@ -164,7 +260,7 @@ class Posterior:
     def _annealed(self, how: Annealing, of: Of, samples: int | None) -> Pair:
         (pair,) = self._pairs(of, samples)  # one set of weights: an ensemble has no single posterior of z
         how.check(self.model, self.method.proposal)
-        return Pair.alone(pair.model, pair.theta) if how.start == "prior" else next(self._refitted([pair]))
+        return pair if how.start == "prior" else next(self._refitted([pair]))
 
     def tidy(self) -> None:
         """Drop from the cache what is finished and has been handed over."""
@@ -185,20 +281,22 @@ class Posterior:
     def impute(
         self, x: np.ndarray, draws: int = 20, how: ImputeConfig | None = None, of: Of = "ensemble", seed: int = 0
     ) -> Imputed:
-        """Rows with NaN where values are missing, completed `draws` times, by chains that share the weights asked for.
+        """Rows with NaN where values are missing, completed `draws` times.
 
-        Every sample of the weights has an equal share of the chains, as if one row told nothing of the weights. A row
-        with every value missing is drawn from the model itself.
+        Of an ensemble, at most `draws` samples of the weights, evenly spaced over all chains, complete each row by
+        their shares p(x_observed | theta_m): a sample that explains a row makes more of its completions. A row with
+        every value missing is drawn from the model itself.
         """
         check_draws(draws)
-        given = self._format.numbers(x)
-        missing = np.isnan(given)
-        rows = self._format.tensor(np.where(missing, 0, given)).float()
-        mask, pairs = torch.as_tensor(missing).to(rows.device), self._pairs(of)[:draws]
+        numbers = self._format.numbers(x)
+        missing = torch.as_tensor(np.isnan(numbers)).to(self.phi.device)
+        rows = self._format._replace(takes_missing=True).tensor(numbers).float().masked_fill(missing, 0)
+        given = Incomplete(rows, missing, self._columns())
+        pairs = list(self._refitted(imputation.spaced(self._pairs(of), draws)))
+        scorer = self._scorer(imputation.OBSERVED, seed, of) if len(pairs) > 1 else Scorer(1, None, seed)
         found = imputation.impute(
-            self._refitted(pairs), imputation.shares(draws, len(pairs)), rows, mask, self._columns(),
-            how or ImputeConfig(), seed, lambda share: self.progress("imputing", share),
-        )  # fmt: skip
+            pairs, given, draws, how or ImputeConfig(), scorer, lambda share: self.progress("imputing", share)
+        )
         spread = found.rows.std(0, correction=0)
         return Imputed(self._format.array(found.rows), found.expected.mean(0).cpu().numpy(), spread.cpu().numpy())
 
@@ -210,24 +308,48 @@ class Posterior:
         draws: int = 1000,
         of: Of = "ensemble",
         seed: int = 0,
+        by: By = "auto",
+        temperatures: int = 200,
     ) -> np.ndarray:
         """log p(x_missing | x_observed) of each row, where the missing entries of x are known after all.
 
         Completions of the rows (draws, rows, D) tell the proposal where the latents are when only the observed entries
-        are known. A proposal that has learnt from rows with missing values does not need them.
+        are known. A proposal that has learnt from rows with missing values does not need them. Both log p(x) and
+        log p(x_observed) are by draws or by annealing, as in `log_likelihood`.
         """
-        rows, mask = self._format.tensor(x), torch.as_tensor(missing).to(self.phi.device)
+        given = Incomplete(self._format.tensor(x), torch.as_tensor(missing).to(self.phi.device), self._columns())
         guesses = torch.as_tensor(completions[: imputation.GUESSES]).float().to(self.phi.device)
-        pairs = self._refitted(self._pairs(of))
-        return imputation.log_conditional(pairs, rows, mask, guesses, draws, seed).cpu().numpy()
+        scorer = self._scorer(ScoreConfig(by, LikelihoodConfig(draws=draws), temperatures), seed, of)
+        return imputation.log_conditional(self._refitted(self._pairs(of)), given, guesses, scorer).cpu().numpy()
+
+    def _scorer(self, how: ScoreConfig, seed: int, of: Of) -> Scorer:
+        """By what rows with and without missing values are scored; annealing has to sum these out."""
+        path = how.annealing(self.model, self.method.proposal)
+        anneals = self.model.layers[0].factorised and path.serves(self.model, self.method.proposal)
+        if how.by == "annealing" and not anneals:
+            path.check(self.model, self.method.proposal)
+            raise UserError(
+                "annealing sums missing values out where they are independent given the latents, got a model of "
+                f"{_sketch(self.model)}: take draws"
+            )
+        one = self._format.tensor(np.zeros((1, self._format.layer.n_out)))
+        chosen = anneals and self.choose(how, one, None, of).estimator == "annealing"
+        return Scorer(how.draws.draws, path if chosen else None, seed)
 
     def encode(self, x: np.ndarray, draws: int = 100, of: Of = "mean", seed: int = 0) -> list[np.ndarray]:
-        """E[z | x] for each latent layer, from the data upward."""
+        """E[z | x] for each latent layer, from the data upward; of an ensemble, by the shares p(x | theta_m)."""
         check_draws(draws)
         if self.others:
             raise UserError("codes of several chains cannot be averaged, for their latent units need not correspond")
-        pairs, rng = list(self._refitted(self._pairs(of))), generator(self.phi.device, seed, "encode")
-        return [layer.cpu().numpy() for layer in encode(pairs, self._format.tensor(x), draws, rng)]
+        pairs, rows, bounds = self._pairs(of), self._format.tensor(x), None
+        if len(pairs) > 1:
+            how = ScoreConfig(draws=LikelihoodConfig(seed=seed))
+            members = self._members(self.choose(how, rows, None, of).estimator, rows, how, pairs)
+            bounds = torch.stack([member.log_likelihood for member in members])
+            self.tidy()
+        rng = generator(self.phi.device, seed, "encode")
+        found = encode(list(self._refitted(pairs)), rows, draws, rng, bounds)
+        return [layer.cpu().numpy() for layer in found]
 
     def to_arviz(self) -> Any:
         """The samples of the weights as an arviz.InferenceData: variables such as x.W, of (chain, draw, …).
@@ -282,16 +404,24 @@ class Posterior:
 
     def _fitted_phi(self, pair: Pair, whose: str) -> Tensor:
         """A proposal fitted to these weights, remembered and stored."""
-        objective = f"-{self.refit_objective}" if self.refit_objective else ""
-        name = f"posterior/proposal-{digest(pair.theta, pair.phi)}-{self.refit_passes}{objective}"
+        name = self._proposal_name(pair)
         if name not in self._fitted:
-            found = self._work.load(name, FittedProposal)
+            found = self._work.load(name, FittedProposal, FittedProposal(pair.phi))
             if found is None:
                 found = FittedProposal(self._refit(pair, f"{name}-unfinished", whose))
                 self._work.save(name, found)
                 self.cache.drop(f"{name}-unfinished")
             self._fitted[name] = found.phi
         return self._fitted[name]
+
+    def _proposal_name(self, pair: Pair) -> str:
+        objective = f"-{self.refit_objective}" if self.refit_objective else ""
+        moved = "-moved" if self.method.refitter.has_moves else ""  # until version 0.2 none had
+        return f"posterior/proposal-{digest(pair.theta, pair.phi)}-{self.refit_passes}{objective}{moved}"
+
+    def adopt(self, theta: Tensor, phi: Tensor) -> None:
+        """Take a proposal that was fitted to these weights elsewhere."""
+        self._fitted[self._proposal_name(self._pair(theta))] = phi
 
     def _refit(self, pair: Pair, name: str, whose: str) -> Tensor:
         """Fit a proposal, going on from what an earlier attempt has left."""
@@ -303,8 +433,9 @@ class Posterior:
         def watch(halfway: Halfway) -> None:
             save(halfway, f"fitting the proposal{whose}, pass {halfway.done} of {passes}", halfway.done / passes)
 
-        halfway = self._work.load(name, Halfway)
-        return refit(method, pair.theta, pair.phi, self.train(), passes, watch, halfway)
+        train = self.train()
+        halfway = self._work.load(name, Halfway, beginning(method, pair.phi, train))
+        return refit(method, pair.theta, pair.phi, train, passes, watch, halfway)
 
 
 def _whose(pairs: Sequence[Pair]) -> list[str]:

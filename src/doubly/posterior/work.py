@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 from torch import Tensor
 
 from doubly.core.cache import Cache
-from doubly.core.codec import from_cache, to_cache
+from doubly.core.codec import check_like, from_cache, to_cache
 
 Part = TypeVar("Part", bound=NamedTuple)
 Tell = Callable[[str, float], None]
@@ -30,12 +30,17 @@ class Work:
     """Told what is under way and how much of it is done; what it raises ends the work, which is stored first."""
     _handed_over: list[str] = field(default_factory=list)
 
-    def load(self, name: str, kind: type[Part]) -> Part | None:
-        """What an earlier attempt has left, if it is of this kind; another version's layout counts as nothing."""
+    def load(self, name: str, kind: type[Part], like: Part | None = None) -> Part | None:
+        """What an earlier attempt has left, if it is of this kind; another version's layout counts as nothing.
+
+        So does what has not the shapes and types of `like`, or is not finite.
+        """
         tensors = self.cache.get(name)
         try:
+            if tensors is not None and like is not None:
+                check_like(tensors, to_cache(like))
             return None if tensors is None else from_cache(kind, tensors)
-        except TypeError:
+        except (TypeError, RuntimeError, ValueError):
             return None
 
     def save(self, name: str, part: NamedTuple) -> None:
