@@ -1,10 +1,11 @@
 """Data: named sets and the user's files, as splits of rows with a kind and a shape.
 
 columns      the columns of a table, and how they become a matrix
+kinds        what the columns of a table are, guessed and told
 dataset      what every data set is
 binarise     greys become bits
 matlab       .mat files
-text         .csv files
+text         .csv and .tsv files
 formats      .npz, .npy, .mat, idx, .pkl.gz, .parquet
 files        the user's files, and the splits in them
 fetch        public files into the user's cache
@@ -19,6 +20,7 @@ from doubly.data.columns import Column, Columns
 from doubly.data.dataset import SPLITS, Data, Kind, Origin, check_binary, missing_mask, sample_bits, unscaled
 from doubly.data.files import read_rows, read_table
 from doubly.data.formats import SUFFIXES
+from doubly.data.kinds import Kinds, guess
 from doubly.data.load import DATASETS, absolute, file_options, load
 from doubly.data.named import data_folder
 
@@ -30,6 +32,7 @@ __all__ = [
     "Columns",
     "Data",
     "Kind",
+    "Kinds",
     "Origin",
     "absolute",
     "bars_entropy",
@@ -37,6 +40,7 @@ __all__ = [
     "check_binary",
     "data_folder",
     "file_options",
+    "guess",
     "load",
     "missing_mask",
     "read_rows",

@@ -1,21 +1,24 @@
 """The columns of a table: how names, categories, booleans and numbers become a matrix, and how they come back.
 
-A column is binary, integer or real (one cell each), or a category (one cell for each of its levels, one-hot). What is
-missing is NaN, in all the cells of a category.
+A column is binary, integer or real (one cell each), or a category or ordinal (one cell for each of its levels,
+one-hot). What is missing is NaN, in all the cells of a category. Numbers may be scaled: the matrix has
+(value - offset) / scale, and tables have the user's units.
 """
 
 import csv
 import io
+import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
 from doubly.core.errors import UserError
 
-ColumnKind = Literal["binary", "category", "integer", "real"]
+ColumnKind = Literal["binary", "category", "integer", "ordinal", "real"]
 MOST_LEVELS = 1000  # beyond this a text is a name or a remark, and its one-hot cells would drown the rest
 
 
@@ -31,6 +34,8 @@ class Sheet(NamedTuple):
     """What `lines` counts."""
     numbers: tuple[int, ...] = ()
     """The user's number of each column, from 1, where some were dropped."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of how it was read, a line each."""
 
     @property
     def numbered(self) -> tuple[int, ...]:
@@ -50,11 +55,19 @@ class Column:
     kind: ColumnKind
     levels: tuple[str, ...] = ()
     constant: bool = False  # one value only in all rows: kept, since a run's rows must go back into the user's table
+    offset: float = 0.0
+    scale: float = 1.0
+    decimals: int | None = None  # digits after the point, where all values have so many at most
+
+    @property
+    def has_levels(self) -> bool:
+        """Whether it has a cell for each of its levels."""
+        return self.kind in ("category", "ordinal")
 
     @property
     def width(self) -> int:
         """Cells of the matrix."""
-        return len(self.levels) if self.kind == "category" else 1
+        return len(self.levels) if self.has_levels else 1
 
     @property
     def boolean(self) -> bool:
@@ -97,9 +110,9 @@ class Columns:
     def cells(self) -> tuple[str, ...]:
         """The name of each cell of a row: `age`, `colour=red`."""
         return tuple(
-            f"{column.name}={level}" if column.kind == "category" else column.name
+            f"{column.name}={level}" if column.has_levels else column.name
             for column in self.columns
-            for level in (column.levels if column.kind == "category" else ("",))
+            for level in (column.levels if column.has_levels else ("",))
         )
 
     @property
@@ -107,14 +120,40 @@ class Columns:
         """For each cell of a row, which column it belongs to, from 0."""
         return np.repeat(np.arange(len(self.columns)), [column.width for column in self.columns])
 
-    def encode(self, frame: Any) -> np.ndarray:
-        """The rows of a table as float64; columns are found by their names, or by order where there are none."""
+    @property
+    def is_mixed(self) -> bool:
+        """Whether they were read for a mixed data layer: columns that are scaled or ordinal are for no other."""
+        return any(column.scale != 1 or column.kind == "ordinal" for column in self.columns)
+
+    @property
+    def log_scale(self) -> np.ndarray:
+        """For each cell, the log of its unit in the user's: a density in the user's units has that much less."""
+        found: np.ndarray = np.log([column.scale for column in self.columns])[self.sources]
+        return found
+
+    def layout(self) -> str:
+        """The columns as a mixed data layer wants them: 2r-b-c3.
+
+        >>> Columns((Column("a", "real"), Column("b", "integer"), Column("c", "category", ("x", "y")))).layout()
+        '2r-c2'
+        """
+        letters = {"binary": "b", "category": "c", "ordinal": "o", "integer": "r", "real": "r"}
+        parts = [letters[column.kind] + (str(column.width) if column.has_levels else "") for column in self.columns]
+        groups = [(part, len(list(same))) for part, same in itertools.groupby(parts)]
+        return "-".join(f"{number if number > 1 else ''}{part}" for part, number in groups)
+
+    def encode(self, frame: Any, new_levels: dict[str, int] | None = None) -> np.ndarray:
+        """The rows of a table as float64; columns are found by their names, or by order where there are none.
+
+        Where a column has a level that was never seen, it is refused; or, with `new_levels`, taken as missing, and
+        counted there.
+        """
         sheet = sheet_of(frame)
         order = self.order(sheet)
         rows = np.empty((len(sheet.lines), self.width))
         start = 0
         for column, at in zip(self.columns, order, strict=True):
-            rows[:, start : start + column.width] = _encoded(column, sheet, at)
+            rows[:, start : start + column.width] = _encoded(column, sheet, at, new_levels)
             start += column.width
         return rows
 
@@ -150,26 +189,35 @@ class Columns:
 
     def as_json(self) -> list[dict[str, Any]]:
         """Plain lists and dictionaries, for a run folder to remember."""
-        return [asdict(column) | {"levels": list(column.levels)} for column in self.columns]
+        return [
+            {name: value for name, value in asdict(column).items() if value != _SINCE.get(name, ...)}
+            | {"levels": list(column.levels)}
+            for column in self.columns
+        ]
 
     @classmethod
     def from_json(cls, fields: Sequence[Mapping[str, Any]]) -> "Columns":
         """The columns that `as_json` wrote down."""
         try:
-            return cls(tuple(Column(**{**entry, "levels": tuple(entry["levels"])}) for entry in fields))
-        except (TypeError, KeyError) as error:
+            return cls(tuple(_checked(Column(**{**entry, "levels": tuple(entry["levels"])})) for entry in fields))
+        except (TypeError, KeyError, ValueError) as error:
             raise UserError(f"the columns written down are damaged ({error}): expected what as_json gives") from None
 
     def order(self, sheet: Sheet) -> list[int]:
         """Where each column stands in the sheet."""
         names = [column.name for column in self.columns]
         if set(names) <= set(sheet.names):
-            return [sheet.names.index(name) for name in names]
+            places = {name: at for at, name in enumerate(sheet.names)}
+            return [places[name] for name in names]
         unnamed = all(name == nameless(at) for at, name in enumerate(names))
         if len(names) == len(sheet.names) and (unnamed or sheet.names == tuple(map(nameless, range(len(names))))):
             return list(range(len(names)))
         absent = next(name for name in names if name not in sheet.names)
         raise UserError(f"{sheet.path} has no column {absent!r}: give the columns {shown(names)}")
+
+
+# fields that version 0.1 did not have: written down only where they say something
+_SINCE = {"offset": 0.0, "scale": 1.0, "decimals": None}
 
 
 def nameless(at: int) -> str:
@@ -200,9 +248,9 @@ def sheet_of(frame: Any) -> Sheet:
 def unique(names: Iterable[str], where: str) -> tuple[str, ...]:
     """The names of columns, each its own; empty ones are numbered."""
     found = tuple(name or nameless(at) for at, name in enumerate(names))
-    for name in found:
-        if found.count(name) > 1:
-            raise UserError(f"{where} has {found.count(name)} columns called {name!r}: give each its own name")
+    for name, count in Counter(found).items():
+        if count > 1:
+            raise UserError(f"{where} has {count} columns called {name!r}: give each its own name")
     return found
 
 
@@ -302,10 +350,21 @@ def _level_order(level: str) -> tuple[float, str]:
     return (math.inf, level) if value is None or math.isnan(value) else (value, level)
 
 
-def _encoded(column: Column, sheet: Sheet, at: int) -> np.ndarray:
+def _checked(column: Column) -> Column:
+    """A column that comes from a file."""
+    if column.kind not in get_args(ColumnKind) or not all(
+        isinstance(text, str) for text in (column.name, *column.levels)
+    ):
+        raise ValueError(f"{column.name!r} is no column")
+    if not (math.isfinite(column.offset) and 0 < column.scale < math.inf):
+        raise ValueError(f"column {column.name!r} has offset {column.offset} and scale {column.scale}")
+    return column
+
+
+def _encoded(column: Column, sheet: Sheet, at: int, new_levels: dict[str, int] | None = None) -> np.ndarray:
     """The cells of one column, rows by its width."""
     values = sheet.columns[at]
-    if column.kind == "category" or column.boolean:
+    if column.has_levels or column.boolean:
         index = {level: place for place, level in enumerate(column.levels)}
         if column.boolean:
             index |= {"0": 0, "1": 1} | {level.lower(): place for level, place in index.items()}
@@ -313,6 +372,9 @@ def _encoded(column: Column, sheet: Sheet, at: int) -> np.ndarray:
         if column.boolean:
             texts = [text if text is None or text in index else text.lower() for text in texts]
         codes = np.array([-1 if text is None else index.get(text, -2) for text in texts], dtype=int)
+        if new_levels is not None and (codes == -2).any():
+            new_levels[column.name] = int((codes == -2).sum())
+            codes[codes == -2] = -1
         if (codes == -2).any():
             row = int((codes == -2).argmax())
             raise UserError(
@@ -335,7 +397,7 @@ def _encoded(column: Column, sheet: Sheet, at: int) -> np.ndarray:
     if column.kind == "binary" and not np.isin(values[~np.isnan(values)], (0, 1)).all():
         row = int((~np.isnan(values) & (values != 0) & (values != 1)).argmax())
         raise UserError(f"{sheet.place(row, at)} is {values[row]:.6g}, but {column.name!r} is binary: give 0 or 1")
-    return values[:, None]
+    return ((values - column.offset) / column.scale)[:, None]
 
 
 def _decoded(column: Column, cells: np.ndarray) -> list[Any]:
@@ -345,9 +407,16 @@ def _decoded(column: Column, cells: np.ndarray) -> list[Any]:
         gone = np.isnan(cells).all(1)
         best = np.where(np.isnan(cells), -np.inf, cells).argmax(1)
         return [None if none else column.levels[at] for none, at in zip(gone, best, strict=True)]
-    values = cells[:, 0]
+    if column.kind == "ordinal":  # the level in the middle: half of the probability lies on either side
+        gone, share = np.isnan(cells).any(1), cells.cumsum(1)
+        middle = (share < share[:, -1:] / 2).sum(1).clip(max=len(column.levels) - 1)
+        numbers = [float(level) for level in column.levels]
+        whole = [int(value) if value.is_integer() else value for value in numbers]
+        return [None if none else whole[at] for none, at in zip(gone, middle, strict=True)]
+    values = column.offset + column.scale * cells[:, 0]
     if column.kind == "real":
-        return [None if math.isnan(value) else float(value) for value in values]
+        exact = [None if math.isnan(value) else float(value) for value in values]
+        return exact if column.decimals is None else [v if v is None else round(v, column.decimals) for v in exact]
     if column.kind == "integer":
         return [None if math.isnan(value) else round(value) for value in values]
     bits = [None if math.isnan(value) else int(value >= 0.5) for value in values]

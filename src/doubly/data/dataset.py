@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from doubly.data.columns import Columns
 
 SPLITS = ("train", "valid", "test")
 
-Kind = Literal["binary", "real"]
+Kind = Literal["binary", "real", "mixed"]
 Place = tuple[int, int]
 
 
@@ -65,8 +65,8 @@ class Data:
     bits_seed: int = 0  # of the fixed bits that split("train") gives of greys
 
     def __post_init__(self) -> None:
-        if self.kind not in ("binary", "real"):
-            raise UserError(f"the kind of {self.name} must be 'binary' or 'real', got {self.kind!r}")
+        if self.kind not in get_args(Kind):
+            raise UserError(f"the kind of {self.name} must be 'binary', 'real' or 'mixed', got {self.kind!r}")
         if self.dynamic and (self.kind != "binary" or np.asarray(self.train).dtype != np.uint8):
             raise UserError(
                 f"the train split of {self.name} must be greys of type uint8 and its kind binary, since bits are drawn "

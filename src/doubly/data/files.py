@@ -19,7 +19,8 @@ from doubly.data.binarise import binarise, check_way
 from doubly.data.columns import Column, Columns, Sheet, shown
 from doubly.data.dataset import SPLITS, Data, Kind, Origin, Place, as_kind, check_finite, is_binary
 from doubly.data.formats import TABLES, check_readable, damage_named, open_arrays, read_parquet, suffix_of
-from doubly.data.text import read_csv
+from doubly.data.kinds import guess
+from doubly.data.text import DECIMALS, SEPARATORS, read_csv
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,9 @@ class Options:
     categories: tuple[str, ...] = ()  # columns of numbers to take as categories: a+b
     drop: tuple[str, ...] = ()  # columns to leave out: a+b
     missing: tuple[str, ...] = ()  # further texts that mean a missing cell: ?+unknown
+    separator: str = ""  # comma, semicolon or tab; nothing finds it out
+    decimal: str = "point"  # or comma, as in 3,14
+    columns: str = ""  # mixed: every column has its own kind and unit, as a mixed data layer wants them
     shape: tuple[int, ...] = ()  # of one row: 28x28
 
     def check(self, where: str) -> None:
@@ -51,9 +55,15 @@ class Options:
             raise UserError(f"white of {where} must be a positive number, got {self.white}")
         if self.binarise:
             check_way(self.binarise, where)
+        for name, choices in (("separator", ("", *SEPARATORS)), ("decimal", DECIMALS), ("columns", ("", "mixed"))):
+            if getattr(self, name) not in choices:
+                wanted = " or ".join(filter(None, choices))
+                raise UserError(f"{name} of {where} must be {wanted}, got {getattr(self, name)!r}")
+        if self.binarise and self.columns:
+            raise UserError(f"columns of {where} are either mixed or binarised: leave one of the two out")
 
 
-TABLE_OPTIONS = ("header", "categories", "drop", "missing", "split")
+TABLE_OPTIONS = ("header", "categories", "drop", "missing", "split", "separator", "decimal", "columns")
 
 
 def split_spec(spec: str) -> tuple[Path, str]:
@@ -122,6 +132,8 @@ def from_file(path: Path, options: Options) -> Data:
         )
         columns = columns and Columns(tuple(Column(name, "binary") for name in columns.cells))
     kind: Kind = "binary" if dynamic or all(is_binary(rows) for rows in splits.values()) else "real"
+    if options.columns:
+        kind = "mixed"
     ready = {
         split: rows if dynamic and split == "train" else as_kind(rows, kind, str(path), _placing(raw.origin, split))
         for split, rows in splits.items()
@@ -163,14 +175,17 @@ def _raw_table(path: Path, options: Options, nan_allowed: bool) -> Raw:
     given = _given_splits(sheet, options.split)
     if options.split:
         sheet = _without(sheet, (options.split,))
-    columns = Columns.of(sheet, options.categories)
+    if options.columns == "mixed":
+        columns = guess(sheet, options.categories).columns
+    else:
+        columns = Columns.of(sheet, options.categories)
     rows = columns.encode(sheet)
     check_finite(rows, str(path), nan_allowed, _placing_in(sheet, columns))
     numbers = _hold_out(given, options, path)
     origin = Origin(
         str(path),
         {split: sheet.lines[numbers[split]] for split in SPLITS},
-        columns=np.array(sheet.numbered)[columns.sources] if sheet.unit == "line" else None,
+        columns=np.array(sheet.numbered)[columns.order(sheet)][columns.sources] if sheet.unit == "line" else None,
     )
     splits = {split: rows[numbers[split]] for split in SPLITS}
     return Raw(_stem(path), splits, options.shape or (columns.width,), columns, origin)
@@ -183,7 +198,8 @@ def read_sheet(path: Path, options: Options) -> Sheet:
         if suffix_of(path) == ".parquet":
             sheet = read_parquet(path)
         else:
-            sheet = read_csv(path, options.header, options.missing)
+            mixed = options.columns == "mixed"
+            sheet = read_csv(path, options.header, options.missing, options.separator, options.decimal, mixed)
     return _without(sheet, options.drop)
 
 
@@ -193,11 +209,19 @@ class Rows(NamedTuple):
     rows: np.ndarray
     left_out: tuple[str, ...] = ()
     """The file's columns that a run does not know."""
+    new_levels: Mapping[str, int] = {}
+    """Columns of categories in which so many cells have a level that was never seen: they are taken as missing."""
 
     @property
     def note(self) -> str:
         """What a user should know of it, in a line."""
-        return f"note: columns that the run does not know are left out: {shown(self.left_out)}" if self.left_out else ""
+        parts = []
+        if self.left_out:
+            parts.append(f"columns that the run does not know are left out: {shown(self.left_out)}")
+        if self.new_levels:
+            counts = shown([f"{name} ({number} cells)" for name, number in self.new_levels.items()])
+            parts.append(f"levels that were never seen are taken as missing: {counts}")
+        return f"note: {'; '.join(parts)}" if parts else ""
 
 
 def read_table(spec: str | os.PathLike[str], columns: Columns | None = None) -> np.ndarray:
@@ -214,10 +238,14 @@ def read_rows(spec: str | os.PathLike[str], columns: Columns | None = None) -> R
     options = Options(**parse_options(text, OPTION_DEFAULTS, str(path)))
     check_readable(path)
     place, left_out = None, []
+    new_levels: dict[str, int] = {}
     if suffix_of(path) in TABLES:
+        if columns and columns.is_mixed:
+            options = dataclasses.replace(options, columns="mixed")
         sheet = read_sheet(path, options)
         known = columns or Columns.of(sheet, options.categories)
-        rows, where, place = known.encode(sheet), f"data in {path}", _placing_in(sheet, known)
+        rows = known.encode(sheet, new_levels if known.is_mixed else None)
+        where, place = f"data in {path}", _placing_in(sheet, known)
         left_out = [sheet.names[at] for at in sorted({*range(len(sheet.names))} - {*known.order(sheet)})]
     else:
         with open_arrays(path) as arrays:
@@ -226,7 +254,7 @@ def read_rows(spec: str | os.PathLike[str], columns: Columns | None = None) -> R
         if columns and rows.shape[1] != columns.width:
             raise UserError(f"{where} has {rows.shape[1]} columns, but rows of this table have {columns.width} cells")
     check_finite(rows, where, nan_allowed=True, place=place)
-    return Rows(as_kind(rows, "real", where, place), tuple(left_out))
+    return Rows(as_kind(rows, "real", where, place), tuple(left_out), new_levels)
 
 
 class Table(NamedTuple):
@@ -318,13 +346,13 @@ def _without(sheet: Sheet, names: tuple[str, ...]) -> Sheet:
     for name in names:
         if name not in sheet.names:
             raise UserError(f"{sheet.path} has no column {name!r} to drop; there are: {shown(sheet.names)}")
-    kept = [at for at, name in enumerate(sheet.names) if name not in names]
+    kept, numbered = [at for at, name in enumerate(sheet.names) if name not in names], sheet.numbered
     if not kept:
         raise UserError(f"no column of {sheet.path} is left: drop fewer")
     return sheet._replace(
         names=tuple(sheet.names[at] for at in kept),
         columns=[sheet.columns[at] for at in kept],
-        numbers=tuple(sheet.numbered[at] for at in kept),
+        numbers=tuple(numbered[at] for at in kept),
     )
 
 

@@ -20,8 +20,21 @@ from doubly.core.errors import UserError
 from doubly.data.columns import Sheet, sheet_of
 from doubly.data.matlab import read_matrices
 
-TABLES = (".csv", ".parquet")
-SUFFIXES = (".npz", ".npy", ".csv", ".parquet", ".mat", ".amat", ".pkl.gz", "-ubyte", "-ubyte.gz", ".idx", ".idx.gz")
+TABLES = (".csv", ".tsv", ".parquet")
+SUFFIXES = (
+    ".npz",
+    ".npy",
+    ".csv",
+    ".tsv",
+    ".parquet",
+    ".mat",
+    ".amat",
+    ".pkl.gz",
+    "-ubyte",
+    "-ubyte.gz",
+    ".idx",
+    ".idx.gz",
+)
 EXPECTED = ".npz, .npy or .csv (also .parquet, .mat, .amat, .pkl.gz and idx)"
 
 
@@ -43,15 +56,33 @@ def check_readable(path: Path) -> None:
 
 
 COPIES = 2  # as read, and in splits
+CELL = 40  # bytes of a cell of a table as a Python object, about
 
 
 def check_memory(path: Path, size: int) -> None:
     """Refuse rows of so many bytes where memory does not suffice, rather than be killed half way."""
-    if (free := free_memory()) < COPIES * size:
-        raise UserError(
-            f"{path} holds {size / 1e9:.1f} GB, which needs about {COPIES * size / 1e9:.1f} GB of memory, and "
-            f"{free / 1e9:.1f} GB are free: give fewer rows or columns"
-        )
+    check_room(COPIES * size, f"{path} holds {size / 1e9:.1f} GB, which", "give fewer rows or columns")
+
+
+def check_room(size: float, what: str, advice: str) -> None:
+    """Refuse what needs so many bytes of memory, if there are not so many."""
+    if (free := free_memory()) < size:
+        raise UserError(f"{what} needs about {size / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free: {advice}")
+
+
+def unpacked(path: Path, most: float | None = None) -> bytes:
+    """The content of a gzip file, refused as soon as it grows beyond `most` bytes or half of what memory has left."""
+    limit = min(free_memory() / COPIES, math.inf if most is None else most)
+    content = bytearray()
+    with gzip.open(path) as file:
+        while block := file.read(1 << 20):
+            content += block
+            if len(content) > limit:
+                told = (
+                    f"more than {limit:.0f} bytes" if most is not None and limit == most else "more than memory holds"
+                )
+                raise UserError(f"{path} unpacks to {told}: it is damaged, or made to do so; fetch it again")
+    return bytes(content)
 
 
 def free_memory() -> float:
@@ -111,7 +142,8 @@ def damage_named(path: Path) -> Iterator[None]:
 def read_mat(path: Path) -> dict[str, np.ndarray]:
     """The matrices of a MATLAB file; train_data, val_data and test_data are called train, valid and test."""
     names = {"train_data": "train", "val_data": "valid", "valid_data": "valid", "test_data": "test"}
-    return {names.get(name, name): values for name, values in read_matrices(path).items()}
+    found = read_matrices(path, free_memory() / COPIES)
+    return {names.get(name, name): values for name, values in found.items()}
 
 
 def read_amat(path: Path) -> np.ndarray:
@@ -147,8 +179,7 @@ IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
 def read_idx(path: Path) -> np.ndarray:
     """The array of an idx file (the format of MNIST): two zeros, a type, the number of axes, their lengths, values."""
-    with gzip.open(path) if path.suffix.lower() == ".gz" else path.open("rb") as file:
-        content = file.read()
+    content = unpacked(path, _idx_size(path)) if path.suffix.lower() == ".gz" else path.read_bytes()
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in IDX_TYPES or not content[3]:
         raise UserError(f"{path} is no idx file: it must begin with two zeros, a type and a number of axes")
     if len(content) < (start := 4 + 4 * content[3]):
@@ -161,12 +192,27 @@ def read_idx(path: Path) -> np.ndarray:
     return values.astype(kind.newbyteorder("="))
 
 
+def _idx_size(path: Path) -> int:
+    """How many bytes the header of a gzipped idx file promises, with one more, by which a wrong length is found."""
+    with gzip.open(path) as file:
+        start = file.read(4)
+        axes = start[3] if len(start) == 4 else 0
+        lengths = file.read(4 * axes)
+    kind = np.dtype(IDX_TYPES.get(start[2], ">u1")) if len(start) == 4 else np.dtype("u1")
+    shape = struct.unpack(f">{len(lengths) // 4}I", lengths[: 4 * (len(lengths) // 4)])
+    size = 4 + 4 * axes + int(kind.itemsize) * int(math.prod(shape)) + 1
+    check_memory(path, size)
+    return max(size, 1 << 10)
+
+
 def read_parquet(path: Path) -> Sheet:
     """The table of a parquet file; rows are counted from 0."""
     try:
         from pyarrow import parquet
     except ImportError:
         raise UserError(f"reading {path} needs pyarrow: install it with pip install 'doubly[parquet]'") from None
+    about = parquet.read_metadata(path)
+    check_memory(path, CELL * about.num_rows * about.num_columns)  # which a small file can have many of
     table = parquet.read_table(path)
     columns = {}
     for name, values in zip(table.column_names, table.columns, strict=True):
@@ -185,8 +231,7 @@ def read_pickle(path: Path) -> dict[str, np.ndarray]:
     The pickle's instructions are followed with stand-ins for NumPy's types, and every other name is refused: nothing
     that the file names is ever imported or called.
     """
-    with gzip.open(path) as file:
-        content = io.BytesIO(file.read())
+    content = io.BytesIO(unpacked(path))
     try:
         found = _ArraysOnly(content, encoding="latin1").load()
     except pickle.UnpicklingError as error:

@@ -4,6 +4,7 @@ A file is a header of 128 bytes and elements, each a type, a size and content; a
 flags, dimensions, name, values. What is no matrix of real numbers (texts, cells, structures) is passed over.
 """
 
+import math
 import struct
 import zlib
 from collections.abc import Iterator
@@ -23,8 +24,8 @@ COMPLEX = 0x800
 Order = Literal["<", ">"]
 
 
-def read_matrices(path: Path) -> dict[str, np.ndarray]:
-    """The matrices of a file by name."""
+def read_matrices(path: Path, most: float = math.inf) -> dict[str, np.ndarray]:
+    """The matrices of a file by name; one that unpacks to more than `most` bytes is refused before it is unpacked."""
     content = path.read_bytes()
     if content.startswith(b"MATLAB 7.3"):
         raise UserError(f"{path} is a MATLAB 7.3 file, which cannot be read here: save it with -v7 in MATLAB")
@@ -35,12 +36,23 @@ def read_matrices(path: Path) -> dict[str, np.ndarray]:
     try:
         for kind, body in _elements(content[128:], order):
             if kind == COMPRESSED:
-                kind, body = next(_elements(zlib.decompress(body), order))
+                kind, body = next(_elements(_unpacked(body, order, most), order))
             if kind == MATRIX and (matrix := _matrix(body, order)) is not None:
                 found[matrix[0]] = matrix[1]
     except (ValueError, KeyError, StopIteration, zlib.error, struct.error, OverflowError) as error:
         raise UserError(f"cannot read {path}, it may be damaged ({error}): save or fetch it again") from None
     return found
+
+
+def _unpacked(body: bytes, order: Order, most: float) -> bytes:
+    """A compressed element, which says how long it is: no more than that is unpacked."""
+    stream = zlib.decompressobj()
+    start = stream.decompress(body, 8)
+    kind, size = struct.unpack(f"{order}II", start)
+    size = 0 if kind >> 16 else size
+    if size > most:
+        raise ValueError(f"an element unpacks to {size / 1e9:.1f} GB, more than memory holds")
+    return start + stream.decompress(stream.unconsumed_tail, max(1, size))
 
 
 def _elements(content: bytes, order: Order) -> Iterator[tuple[int, bytes]]:

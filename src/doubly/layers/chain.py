@@ -142,6 +142,17 @@ class Chain:
         """The number of weights."""
         return sum(self._sizes)
 
+    @functools.cached_property
+    def groups(self) -> dict[str, int]:
+        """The weights in groups, one for each named tensor of each layer, in their order: the size of each.
+
+        >>> Chain.build("sbn", data=4, hidden=(3,)).groups
+        {'x.W': 12, 'x.b': 4, 'z1.b': 3}
+        """
+        named = [(f"z{i}" if i else "x", views) for i, views in enumerate(self._views)]
+        sizes = {f"{layer}.{view.name}": math.prod(view.shape) for layer, views in named for view in views}
+        return {name: size for name, size in sizes.items() if size}
+
     @property
     def n_row_biases(self) -> int:
         """How many weights every row that is given may have of its own."""

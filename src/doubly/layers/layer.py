@@ -13,7 +13,7 @@ from doubly.core.errors import UserError
 from doubly.core.types import Start
 
 Params = dict[str, Tensor]
-Kind = Literal["binary", "real"]
+Kind = Literal["binary", "real", "mixed"]
 
 
 class Drawn(NamedTuple):
@@ -40,6 +40,13 @@ class LogOdds(NamedTuple):
     before: Tensor | None = None
 
 
+class Block(NamedTuple):
+    """Entries of a value that say one thing together: a number, a bit (0 or 1), or several of which one is 1."""
+
+    width: int
+    discrete: bool
+
+
 @dataclass(frozen=True)
 class Layer(ABC):
     """p(value | given), with `given` of width n_in (0 for a top layer) and `value` of width n_out.
@@ -49,7 +56,7 @@ class Layer(ABC):
 
     A layer must give
 
-    - `kind`: "binary" (values are 0 or 1) or "real";
+    - `kind`: "binary" (values are 0 or 1), "real", or "mixed", whose `blocks` say more;
     - `shapes`, `init`: its parameters by name, and where they start;
     - `log_prob`, `draw`: the density, differentiable in the parameters, and draws from it with their `log_prob`;
     - `mean`: what is expected of each value.
@@ -92,6 +99,14 @@ class Layer(ABC):
     def __post_init__(self) -> None:
         if self.start not in get_args(Start):
             raise UserError(f"start must be one of {', '.join(get_args(Start))}, got {self.start!r}")
+
+    def blocks(self) -> tuple[Block, ...]:
+        """What the entries of a value are; where the layer is factorised, blocks are independent of each other."""
+        return (Block(1, self.kind == "binary"),) * self.n_out
+
+    def nearest(self, value: Tensor) -> Tensor:
+        """The value that the layer could draw which is nearest to this one: for guesses to start from."""
+        return value
 
     def row_biases(self) -> tuple[str, ...]:
         """Parameters which `draw` takes with a row for each row that is given, too: what is added last."""

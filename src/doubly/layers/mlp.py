@@ -20,13 +20,11 @@ LOG_SIGMA = (-8.0, 8.0)
 
 @dataclass(frozen=True)
 class Perceptron(Layer):
-    """Deterministic layers of these widths, then linear heads."""
+    """Deterministic layers of these widths; what stands on them is said by a subclass."""
 
     widths: str | int | tuple[int, ...] = "200-200"
     """Widths of the deterministic layers, from the given upward, as in 200-200; `none` is a linear layer."""
     activation: str = "tanh"
-    heads: ClassVar[tuple[str, ...]]
-    """Suffixes of the heads' parameters; each head has n_out values."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -35,27 +33,16 @@ class Perceptron(Layer):
             raise UserError(f"no activation is called {self.activation!r}; there are: {', '.join(ACTIVATIONS)}")
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        sizes = self._sizes()
         found: dict[str, tuple[int, ...]] = {}
-        for i, (n_in, n_out) in enumerate(pairwise(sizes)):
+        for i, (n_in, n_out) in enumerate(pairwise(self._sizes())):
             found |= {f"W{i}": (n_out, n_in), f"b{i}": (n_out,)}
-        for head in self.heads:
-            found |= {f"W_{head}": (self.n_out, sizes[-1]), f"b_{head}": (self.n_out,)}
         return found
 
-    def row_biases(self) -> tuple[str, ...]:
-        return tuple(f"b_{head}" for head in self.heads)
-
     def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Params:
-        params = {
+        return {
             name: self.weights(rng, *shape) if len(shape) == 2 else torch.zeros(shape, device=rng.device)
             for name, shape in self.shapes().items()
         }
-        return params | {f"b_{self.heads[0]}": self._output_bias(rng, mean)}
-
-    @abstractmethod
-    def _output_bias(self, rng: torch.Generator, mean: Tensor | None) -> Tensor:
-        """What the first head's bias starts from."""
 
     def _features(self, params: Params, given: Tensor) -> Tensor:
         activation = ACTIVATIONS[self.activation]
@@ -63,17 +50,41 @@ class Perceptron(Layer):
             given = activation(F.linear(given, params[f"W{i}"], params[f"b{i}"]))
         return given
 
-    def _heads(self, params: Params, given: Tensor) -> list[Tensor]:
-        features = self._features(params, given)
-        return [linear.affine(features, params[f"W_{head}"], params[f"b_{head}"]) for head in self.heads]
-
     def _sizes(self) -> list[int]:
         assert isinstance(self.widths, tuple)
         return [self.n_in, *self.widths]
 
 
 @dataclass(frozen=True)
-class MLP(Perceptron):
+class PerceptronWithHeads(Perceptron):
+    """Deterministic layers, then linear heads of n_out values each."""
+
+    heads: ClassVar[tuple[str, ...]]
+    """Suffixes of the heads' parameters."""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        found = super().shapes()
+        for head in self.heads:
+            found |= {f"W_{head}": (self.n_out, self._sizes()[-1]), f"b_{head}": (self.n_out,)}
+        return found
+
+    def row_biases(self) -> tuple[str, ...]:
+        return tuple(f"b_{head}" for head in self.heads)
+
+    def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Params:
+        return super().init(rng, mean) | {f"b_{self.heads[0]}": self._output_bias(rng, mean)}
+
+    @abstractmethod
+    def _output_bias(self, rng: torch.Generator, mean: Tensor | None) -> Tensor:
+        """What the first head's bias starts from."""
+
+    def _heads(self, params: Params, given: Tensor) -> list[Tensor]:
+        features = self._features(params, given)
+        return [linear.affine(features, params[f"W_{head}"], params[f"b_{head}"]) for head in self.heads]
+
+
+@dataclass(frozen=True)
+class MLP(PerceptronWithHeads):
     """Independent binary values whose log-odds a multilayer perceptron computes; with one layer, a DSBN.
 
     p(value_i = 1 | given) = sigmoid(W_i f(given) + b_i)
@@ -104,7 +115,7 @@ class MLP(Perceptron):
 
 
 @dataclass(frozen=True)
-class Gaussian(Perceptron):
+class Gaussian(PerceptronWithHeads):
     """Independent normal values whose means and log standard deviations a multilayer perceptron computes.
 
     value_i | given ~ N(mu_i, sigma_i^2), mu = W_mu f(given) + b_mu, log sigma = W_sigma f(given) + b_sigma

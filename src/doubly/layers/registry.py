@@ -2,9 +2,10 @@
 
 from doubly.core.registry import Registry
 from doubly.layers.darn import DARN
+from doubly.layers.mixed import Mixed
 from doubly.layers.mlp import MLP, Gaussian
 from doubly.layers.nade import NADE
 from doubly.layers.normal import Normal
 from doubly.layers.sbn import SBN
 
-LAYERS = Registry("layer", sbn=SBN, darn=DARN, nade=NADE, mlp=MLP, gaussian=Gaussian, normal=Normal)
+LAYERS = Registry("layer", sbn=SBN, darn=DARN, nade=NADE, mlp=MLP, gaussian=Gaussian, normal=Normal, mixed=Mixed)
