@@ -88,6 +88,27 @@ def from_cache(
     return from_tensors(kind, Encoded(dict(tensors), {}), device, kinds)
 
 
+def check_like(found: Tensors, expected: Tensors) -> None:
+    """Refuse (TypeError) tensors that differ from those expected in names, shapes or types, or are not finite.
+
+    >>> check_like({"m": torch.zeros(2)}, {"m": torch.zeros(3)})
+    Traceback (most recent call last):
+    TypeError: m has shape (2,) where (3,) is expected
+    """
+    if lacking := expected.keys() - found.keys():
+        raise TypeError(f"it lacks {min(lacking)}")
+    if unknown := found.keys() - expected.keys():
+        raise TypeError(f"it has {min(unknown)}, which is not expected")
+    for name, tensor in found.items():
+        like = expected[name]
+        if tensor.shape != like.shape:
+            raise TypeError(f"{name} has shape {tuple(tensor.shape)} where {tuple(like.shape)} is expected")
+        if tensor.dtype != like.dtype:
+            raise TypeError(f"{name} has values of type {tensor.dtype} where {like.dtype} is expected")
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise TypeError(f"{name} has values that are no finite numbers")
+
+
 def _put(found: Encoded, name: str, value: Any) -> None:
     if isinstance(value, Tensor):
         found.tensors[name] = value.detach().cpu().contiguous()

@@ -1,4 +1,4 @@
-"""The one exception that is the user's to mend: a line saying what was expected, what came and what to do."""
+"""The exceptions that are the user's to mend: a line saying what was expected, what came and what to do."""
 
 
 class UserError(ValueError):
@@ -7,3 +7,19 @@ class UserError(ValueError):
 
 class Diverged(UserError):
     """The chain left the numbers: the step is too large for this model and data."""
+
+
+class Damaged(UserError):
+    """A file of a run is not as it was written, or is no such file at all."""
+
+
+class DiskError(UserError):
+    """A file could not be read or written; `number` is the system's errno."""
+
+    def __init__(self, message: str, number: int | None):
+        super().__init__(message)
+        self.number = number
+
+
+class RunWarning(UserWarning):
+    """What a user should know of a run that was opened all the same. The command line prints it as one line."""

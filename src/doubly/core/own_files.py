@@ -3,6 +3,10 @@
 `my_file.py` is the file as it is now. `my_file.py#0123456789abcdef` is the file as it was when its SHA-256 began with
 these digits. A run writes the second into its settings and keeps a copy of the source, which it offers here when it is
 opened. So the same source gives the same classes, and a file that changed is never mistaken for what it was.
+
+A plain name is one that the user of this process has typed: naming a file is the word to execute it. A name with a
+checksum comes from a run, and maybe from a stranger: it is executed only if that very source was executed before in
+this process or was offered, which a run does only where the user has allowed it.
 """
 
 import hashlib
@@ -76,19 +80,25 @@ def source(name: str) -> Source:
         return _first[resolved]
     if not digits:
         return Source.read(Path(path))
-    if resolved.is_file() and (there := Source.read(resolved)).sha256.startswith(digits):
+    if resolved.is_file() and is_allowed((there := Source.read(resolved)).sha256) and there.sha256.startswith(digits):
         return there
     if digits in _offered:
         return _offered[digits]
     raise UserError(
-        f"{path} is not the file whose SHA-256 begins with {digits}, and no copy of that is at hand: "
-        "put the file back as it was, or open the run that keeps a copy"
+        f"{path} is not the file whose SHA-256 begins with {digits}, or was not allowed, and no copy of it is at hand: "
+        "open the run that keeps a copy, with --allow-code (in Python, allow_code=True)"
     )
 
 
 def offer(copy: Source) -> None:
-    """Let this copy stand for the file that it is a copy of, should that have changed or gone away."""
+    """Allow this source, and let the copy stand for the file it was made of, should that have changed or gone away."""
     _offered[copy.sha256[:DIGITS]] = copy
+
+
+def is_allowed(sha256: str) -> bool:
+    """Whether the user of this process has let this very source be executed, by naming its file or by allowing it."""
+    executed = any(digest == sha256 for _, digest in _modules)
+    return executed or (sha256[:DIGITS] in _offered and _offered[sha256[:DIGITS]].sha256 == sha256)
 
 
 def _split(name: str) -> tuple[str, str]:

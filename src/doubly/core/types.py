@@ -5,6 +5,7 @@ from typing import Literal
 Start = Literal["glorot", "reference"]
 Binarise = Literal["threshold", "sample", "dynamic"]
 Split = Literal["train", "valid", "test"]
+Step = float | Literal["auto"]
 Of = Literal["mean", "last", "ensemble"]
 By = Literal["auto", "draws", "annealing"]
 Refit = Literal["wake", "sleep", "wake-sleep"]

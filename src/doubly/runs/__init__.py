@@ -3,8 +3,16 @@
 config       the settings, as the command line, Python and config.json have them
 presets      settings that stand for whole methods
 build        settings become objects
+baseline     base lines in closed form
+automatic    settings that are chosen by looking at the data
+learn        a table under a budget of time: the best of several models
 sources      members of the user's own: their source goes with the run
+versions     of the format of files, and of what a run was computed with
+records      metrics.jsonl: a line for each epoch, with a checksum
+checkpoints  checkpoints and samples as files
+file_cache   a cache in the run folder, or elsewhere where that cannot be written to
 progress     what a person sees while waiting
 folder       the run folder
+export       a finished run as one file
 fit          fit and resume
 """

@@ -14,7 +14,7 @@ from operator import index
 from typing import Any, TypeVar
 
 from doubly.core.errors import UserError
-from doubly.core.types import Binarise, Start
+from doubly.core.types import Binarise, Start, Step
 from doubly.training.settings import Settings
 
 MOST_THREADS = 1024  # beyond which starting them fails in ways that cannot be caught
@@ -26,7 +26,7 @@ ORDER = (
     "estimator", "draws", "moves", "objective", "phi_step", "phi_schedule", "phi_prior",
     "batch", "theta_steps", "phi_steps", "resample", "phi_first",
     "valid_draws", "patience", "min_epochs", "epochs", "collect", "collect_every", "means", "window",
-    "keep", "keep_mb", "checkpoint_epochs", "checkpoint_minutes", "seed", "device", "compile", "threads",
+    "keep", "keep_mb", "retries", "checkpoint_epochs", "checkpoint_minutes", "seed", "device", "compile", "threads",
 )  # fmt: skip
 
 C = TypeVar("C", bound=Settings)
@@ -63,15 +63,16 @@ class Config(Settings):
     start: Start = "glorot"
     """Initial weights: Glorot's with the data's log-odds as biases, or those of the reference implementation."""
     prior: str = "student-t"
-    """Prior on the model's weights; options as in student-t:df=2.2,scale=0.09."""
-    sampler: str = "sgnht"
+    """Prior on the model's weights; options as in student-t:df=2.2,scale=0.09. learnt-student-t learns its scales."""
+    sampler: str = "thermostat"
     """Algorithm that samples the model's weights."""
     friction: float = 0.1
     """Share of the momentum that is lost in each step (the paper's a)."""
     schedule: str = "constant"
     """How the step changes: constant, polynomial:power=0.55,offset=10 or cosine:cycle=20."""
-    estimator: str = "nais"
-    """How the latent variables are drawn for the gradient."""
+    estimator: str = "auto"
+    """How the latent variables are drawn for the gradient; auto remembers states where Gibbs sweeps can move them
+    (persistent), and else takes importance sampling (nais)."""
     draws: int = 5
     """Draws of the latent variables for each row and step (the paper's S)."""
     moves: str = "auto"
@@ -84,14 +85,33 @@ class Config(Settings):
     the run starts with a warm-up."""
     phi_prior: str = "flat"
     """Prior on the proposal's weights; the reference implementation has normal:scale=1."""
-    collect_every: str = "1epoch"
-    """How often to collect a sample: a number of epochs, or of the sampler's steps as in 50steps."""
+    # where the defaults of a run are not those of the paper, which `Settings` has
+    step: Step = "auto"
+    """The sampler's step for the mean log-likelihood of a row (the paper's gamma, per-batch learning rate); auto
+    measures a step for each weight until samples are collected (thermostat, sms-ubu), or takes the sampler's usual
+    one."""
+    phi_step: float = 1e-3
+    """Adam's step for the proposal."""
+    theta_steps: int = 1
+    """Steps of the sampler on each mini-batch."""
+    valid_draws: int = 20
+    """Draws for the validation log-likelihood after each epoch; with remembered states or Gibbs chains, temperatures of
+    annealing."""
+    patience: int = 0
+    """Collect samples once validation has not risen for this many epochs (0: as many as have 2,000 steps)…"""
+    epochs: int = 0
+    """At most this many epochs in all, collecting included (0: as many as have 40,000 steps, at least 100)."""
+    collect_every: str = "auto"
+    """How often to collect a sample: a number of epochs, or of the sampler's steps as in 50steps; auto takes one about
+    every 100 steps."""
     means: tuple[int, ...] = (1, 5, 10, 20, 50, 100, 200)
     """Also keep the mean of the first samples, for each of these numbers of samples."""
     keep: int = 10
     """Samples (or averages over windows) to keep on disk, evenly spaced, besides the mean of all…"""
     keep_mb: float = 1000.0
     """…but no more of them than fit into this many megabytes."""
+    retries: int = 3
+    """How often a chain that diverges goes back to its last checkpoint and goes on with a third of the step."""
     checkpoint_epochs: int = 10
     """Write a checkpoint after this many epochs…"""
     checkpoint_minutes: float = 5.0
@@ -111,7 +131,7 @@ class Config(Settings):
         for number in self.means:
             if number < 1:
                 raise UserError(f"means must be of at least 1 sample, got {number}")
-        for name in ("keep", "keep_mb", "threads", "checkpoint_minutes"):
+        for name in ("keep", "keep_mb", "threads", "checkpoint_minutes", "retries"):
             if getattr(self, name) == math.inf:
                 raise UserError(f"{name} must be finite, got {getattr(self, name)}")
             if not getattr(self, name) >= 0:
@@ -120,6 +140,9 @@ class Config(Settings):
             raise UserError(f"threads must be at most {MOST_THREADS}, got {self.threads}")
         if self.checkpoint_epochs < 1:
             raise UserError(f"checkpoint_epochs must be at least 1, got {self.checkpoint_epochs}")
+
+    def _least_epochs(self) -> int:
+        return 0  # which chooses
 
 
 def _typed(name: str, kind: Any, value: Any) -> Any:
@@ -149,10 +172,15 @@ def _truth(value: Any) -> bool:
     return {True: True, False: False}[value]
 
 
+def _step(value: Any) -> float | str:
+    return value if value == "auto" else _number(value)
+
+
 _TYPES: dict[Any, tuple[Callable[[Any], Any], str]] = {
     str: (os.fspath, "a text"),
     int: (index, "a whole number"),
     float: (_number, "a number"),
+    Step: (_step, "a number, or auto"),
     bool: (_truth, "true or false"),
     tuple[int, ...]: (_widths, "a list of whole numbers, as in (200,)"),
 }

@@ -15,17 +15,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from doubly.core.errors import UserError
-from doubly.core.files import locked
+from doubly.core.errors import Diverged, UserError
 from doubly.data import Data, absolute, missing_mask, unscaled
-from doubly.data import load as load_data
-from doubly.kernels.choose import compiling
+from doubly.kernels.choose import compiling, forked
 from doubly.posterior.store import Posterior
-from doubly.runs import presets, sources
-from doubly.runs.build import build
+from doubly.runs import automatic, presets, sources
+from doubly.runs.build import build, chosen_estimator, with_plan
 from doubly.runs.config import MOST_THREADS, Config, from_dict
+from doubly.runs.export import load_file
 from doubly.runs.folder import Run
 from doubly.runs.progress import Progress, span
+from doubly.runs.versions import differences
+from doubly.samplers.sampler import NEAR
 from doubly.training.method import Method, latest_start, samples_per_epoch
 from doubly.training.protocol import Record, keeps_sample
 from doubly.training.protocol import fit as train_fit
@@ -63,20 +64,31 @@ def fit_config(
     """Learn a model by these settings into the run folder `out`; stop early at the time `until` (`time.monotonic`)."""
     check_device(config.device)
     config = dataclasses.replace(config, data=absolute(config.data))
-    data = load_data(config.data, binarise=config.binarise)
+    config, data = automatic.read(config)
+    config, notes = automatic.settle(config, data)
+    config = with_plan(config, len(data.train))
     method = build(config, data)  # wrong settings are refused here, before a folder is made
-    config = dataclasses.replace(config, threads=config.threads or enough_threads(method, config.draws))
+    config = dataclasses.replace(
+        config,
+        estimator=chosen_estimator(config, method.model),
+        threads=config.threads or enough_threads(method, config.draws),
+    )
     config = sources.pinned(config)
     with Run.create(out, config, data, overwrite) as run, use_threads(config.threads), compiling(config.compile):
-        return _train(run, data, method, quiet, until)
+        return _train(run, data, method, quiet, until, notes)
 
 
-def resume(path: str | Path, quiet: bool = False, threads: int = 0, until: float = math.inf) -> Run:
-    """Go on with a run as if it had never stopped; another number of threads changes the last bits."""
-    run = Run(path)
+def resume(
+    path: str | Path, quiet: bool = False, threads: int = 0, until: float = math.inf, allow_code: bool = False
+) -> Run:
+    """Go on with a run as if it had never stopped; another number of threads changes the last bits.
+
+    With `allow_code`, code that the run brings along may be executed.
+    """
+    run = Run(path, allow_code)
     check_device(run.config.device)
     data = run.data()
-    with locked(run.path), use_threads(threads or run.config.threads), compiling(run.config.compile):
+    with run.locked(), use_threads(threads or run.config.threads), compiling(run.config.compile):
         return _train(run, data, build(run.config, data), quiet, until)
 
 
@@ -86,37 +98,72 @@ def use_threads(number: int) -> Iterator[None]:
     if not 0 < number <= MOST_THREADS:
         raise UserError(f"threads must be between 1 and {MOST_THREADS}, got {number}")
     before = torch.get_num_threads()
-    torch.set_num_threads(number)
+    torch.set_num_threads(1 if forked() else number)
     try:
         yield
     finally:
         torch.set_num_threads(before)
 
 
-def load(path: str | Path, **options: Any) -> Posterior:
-    """The posterior that the run in this folder has learnt."""
-    return Run(path).posterior(**options)
+def load(path: str | Path, allow_code: bool = False, **options: Any) -> Posterior:
+    """The posterior that the run in this folder has learnt, or that is in a file of `doubly export`.
+
+    With `allow_code`, code that a run brings along may be executed; a file brings none.
+    """
+    if Path(path).is_file():
+        return load_file(path, **options)
+    return Run(path, allow_code).posterior(**options)
 
 
-def _train(run: Run, data: Data, method: Method, quiet: bool, until: float) -> Run:
+def _train(run: Run, data: Data, method: Method, quiet: bool, until: float, notes: tuple[str, ...] = ()) -> Run:
     """Train from the last checkpoint, or from the start, to the end of the protocol or the time `until`."""
     train, valid = (torch.as_tensor(rows).to(run.config.device) for rows in (data.train, data.valid))
     with Progress(quiet) as progress, stop_signal() as stopped:
         _warn_of_crowding(progress)
-        for line in sources.changed(run.path):
+        for note in notes:
+            progress.say(note)
+        for line in sources.changed(run.folder):
             progress.say(line)
         state = _restore(run, method, train)
+        run.migrate(state)
+        if changes := list(differences(run.made, torch.get_num_threads())):
+            progress.say(
+                f"warning: not the same bits as without a stop, for this is computed with {'; '.join(changes)}"
+            )
         if finished(method, state):
             progress.say(f"{run.path} is finished after {state.epoch} epochs: nothing to do")
             return run
         _note_missing(progress, data)
         _warn_of_scale(progress, data)
         _check_plan(run.config, method, len(train))
-        loop = _Loop(run, method, len(train), state, progress, stopped, until)
-        for now, record in train_fit(method, train, valid, state):
-            if loop.ends(now, record):
-                break
-    return run
+        while True:
+            loop = _Loop(run, method, len(train), state, progress, stopped, until)
+            try:
+                for now, record in train_fit(method, train, valid, state):
+                    if loop.ends(now, record):
+                        break
+                return run
+            except Diverged as error:
+                state = _retried(run, method, data, train, state.retried + 1, error, progress)
+
+
+def _retried(
+    run: Run, method: Method, data: Data, train: Tensor, number: int, error: Diverged, progress: Progress
+) -> State:
+    """The last good state with a third of the step, saved, so that a stop does not bring the larger step back."""
+    if number > run.config.retries:
+        columns = 0 if data.kind == "binary" else int(unscaled(data.train).sum())
+        scale = f"; {columns} columns are far from mean 0 and standard deviation 1: scale them first" if columns else ""
+        after = f" (after {run.config.retries} retries, each with a third of the step)" if run.config.retries else ""
+        raise Diverged(f"{error}{after}{scale}") from None
+    state = _restore(run, method, train)._replace(retried=number)
+    if run.checkpoint.exists():  # otherwise it starts over, and comes here again
+        run.save(state)
+    progress.say(
+        f"{error}; going back to epoch {state.epoch + 1} with a third of the step (retry {number} of "
+        f"{run.config.retries})"
+    )
+    return state
 
 
 def _restore(run: Run, method: Method, train: Tensor) -> State:
@@ -150,9 +197,12 @@ class _Loop:
         over = record is not None and now >= self._until
         self._keeper.see(state)
         if record:
-            self._run.log(record._asdict() | {"seconds": round(now - self._epoch_began, 3)})
+            retried = {"retried": state.retried} if state.retried else {}
+            self._run.log(record._asdict() | {"seconds": round(now - self._epoch_began, 3)} | retried)
             self._epoch_began = now
         self._progress.show(self._watch.line(state, record), last=done)
+        if done:
+            _tell_temperature(self._progress, self._method, self._run.metrics())
         if done or over or self._stopped or self._is_due(state, record, now):
             self._save(state)
         if self._stopped and not done:
@@ -207,11 +257,12 @@ class _Watch:
         self._batches = math.ceil(n_data / method.batch)
         self._started = time.monotonic()
         self._first = self._done(state)
-        self._valid = "valid -"
+        self._valid, self._step = "valid -", ""
 
     def line(self, state: State, record: Record | None) -> str:
         if record:
             self._valid = f"valid {record.valid:.3f}" + (f" ± {record.valid_stderr:.3f}" if record.valid_stderr else "")
+            self._step = f"  step {record.step:.2g}" if self._method.step == "auto" else ""
         speed = (self._done(state) - self._first) / max(time.monotonic() - self._started, 1e-9)
         if state.began is not None:
             in_all = planned(self._method, state, self._n_data)
@@ -227,7 +278,7 @@ class _Watch:
         steps = speed * self._method.theta_steps
         return (
             f"epoch {state.epoch + (record is None)}  {steps:.0f} steps/s  {bound}{span(seconds)} left  "
-            f"{self._valid}  {phase}"
+            f"{self._valid}{self._step}  {phase}"
         )
 
     def _done(self, state: State) -> int:
@@ -247,7 +298,10 @@ def stop_signal() -> Iterator[list[int]]:
         for each, handler in before.items():
             signal.signal(each, handler)
 
-    before = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
+    stops = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup, and stays
+        stops.append(signal.SIGHUP)
+    before = {each: signal.signal(each, note) for each in stops}
     try:
         yield received
     finally:
@@ -274,6 +328,25 @@ def check_device(device: str) -> None:
         raise UserError(f"device {device!r} cannot be used here ({reason}); try cpu") from None
 
 
+def _tell_temperature(progress: Progress, method: Method, records: list[dict[str, Any]]) -> None:
+    """The kinetic temperature over the epochs in which samples were collected, with a warning if it is off."""
+    expected = method.sampler.expected_temperature()
+    watched = [record["sampler"]["temperature"] for record in records
+               if record["phase"] == "collect" and "temperature" in record["sampler"]]  # fmt: skip
+    if expected is None or not watched:
+        return
+    mean = sum(watched) / len(watched)
+    off = mean / expected - 1
+    if abs(off) <= NEAR:
+        progress.say(f"kinetic temperature {mean:.3g}, as it should be ({expected:.3g})")
+    else:
+        side = "wider" if off > 0 else "closer together"
+        progress.say(
+            f"warning: kinetic temperature {mean:.3g} where it should be {expected:.3g}: samples lie {side} than the "
+            "posterior; doubly diagnose says more"
+        )
+
+
 def _note_missing(progress: Progress, data: Data) -> None:
     missing = missing_mask(data.train)
     if missing.any():
@@ -283,7 +356,7 @@ def _note_missing(progress: Progress, data: Data) -> None:
 
 
 def _warn_of_scale(progress: Progress, data: Data) -> None:
-    number = 0 if data.kind == "binary" else int(unscaled(data.train).sum())
+    number = 0 if data.kind != "real" else int(unscaled(data.train).sum())
     if number:
         rest = "see doubly data check; scale them, or take DeepGenerativeModel, which scales them itself"
         progress.say(f"warning: {number} of {data.width} columns are far from mean 0 and standard deviation 1: {rest}")

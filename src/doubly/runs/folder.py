@@ -3,44 +3,64 @@
 config.json      the settings, and the only source of the architecture
 data.json        what the data were like, their digest, and the version of doubly
 metrics.jsonl    one object for each epoch
-checkpoint/      where the chain stands: a safetensors file whose metadata hold the numbers as JSON
+rows.safetensors of a table: its rows, so that the run answers when the table is gone
+checkpoint/      where the chain stands: a safetensors file whose metadata hold the numbers as JSON; and the one before
 posterior/       means of the samples, single samples, proposals fitted to them
 evaluations/     results of `doubly evaluate`
 own_files/       the source of members of the user's own, with checksums
 report.html, figures/
 curves/          runs that were fitted along this one for a curve
 scoring.json     how long `doubly reproduce` has evaluated it
+damaged/         what `doubly repair` has set aside
+
+Every file that is read again carries its SHA-256 (`core/sealed.py`), and is checked when it is read. A checkpoint also
+lists the samples that belong to it, with their checksums, so that none goes missing unnoticed; and it has a copy of
+config.json and data.json, from which `doubly repair` restores them.
 """
 
 import dataclasses
 import hashlib
-import json
+import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from doubly import __version__
-from doubly.core.codec import Encoded, to_tensors
-from doubly.core.errors import UserError
-from doubly.core.files import locked, read_json, remove, write, writing
+from doubly.core.codec import to_tensors
+from doubly.core.errors import Damaged, DiskError, RunWarning, UserError
+from doubly.core.files import LOCK, Folder, is_temporary
+from doubly.core.sealed import MOST_JSON, dump_json, dump_tensors, load_json, load_tensors, parse_json
 from doubly.data import SPLITS, Columns, Data
 from doubly.data import load as load_data
 from doubly.posterior.store import Posterior
-from doubly.runs import sources
+from doubly.runs import records, sources
 from doubly.runs.build import Facts, build
+from doubly.runs.checkpoints import (
+    OLDER,
+    STATE,
+    Checkpoint,
+    peek_epoch,
+    read_checkpoint,
+    read_sample,
+    write_checkpoint,
+    write_sample,
+)
 from doubly.runs.config import Config, from_dict
+from doubly.runs.file_cache import NO_WRITING, FileCache
+from doubly.runs.versions import ADDED, FORMAT, format_of, made_with
 from doubly.training.method import Method
 from doubly.training.state import State, decode, wait_again
 
+ROWS = "rows.safetensors"
 OURS = (
     "config.json",
     "data.json",
+    ROWS,
     "metrics.jsonl",
     "checkpoint",
     "posterior",
@@ -50,29 +70,40 @@ OURS = (
     "report.html",
     "scoring.json",
     "own_files",
-    "lock",
+    "damaged",
+    LOCK,
 )
+FOLDERS = ("checkpoint", "posterior", "evaluations", "figures", "own_files")  # where temporaries may lie
 
 
 class Run:
-    """A run folder that exists."""
+    """A run folder that exists. With `allow_code`, code that it brings along may be executed."""
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, allow_code: bool = False):
         self.path = Path(path)
-        if not (self.path / "config.json").is_file():
+        self.folder = Folder(self.path)
+        if not self.folder.exists("config.json") and not (self.path / "config.json").is_symlink():
             raise UserError(
                 f"{self.path} holds no run (it has no config.json): make one with doubly fit --out {self.path}"
             )
         self.config = self._read_config()
-        sources.use_copies(self.path, self.config)
+        sources.use_copies(self.folder, self.config, allow_code)
+        self.made: dict[str, Any] = {}
+        self._samples: dict[str, str] = {}
+        self._lost: list[str] = []
+        self._good = False  # whether the newest checkpoint is known to be sound, and worth keeping when the next comes
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
     def _read_config(self) -> Config:
         file = self.path / "config.json"
-        fields = read_json(file)
-        known = {field.name for field in dataclasses.fields(Config)}
+        content = self.folder.read("config.json", MOST_JSON) or b""
+        fields = parse_json(content, file)
+        self.format = format_of(fields, file)
+        fields = load_json(content, file, required=self.format > 1)
+        fields.pop("format", None)
+        known = {field.name: field.default for field in dataclasses.fields(Config)}
         if unknown := [name for name in fields if name not in known]:
             version = self.version
             origin = (
@@ -82,16 +113,19 @@ class Run:
                 f"{file} has a setting {unknown[0]!r} that doubly {__version__} does not know: {origin}; "
                 "open it with the version that made it, or correct the name"
             )
+        absent = ADDED.get(self.format, {})
+        for name in known.keys() - fields.keys() - absent.keys():
+            said = f"{file} does not say {name}: taking {known[name]}, the default of doubly {__version__}"
+            warnings.warn(said, RunWarning, stacklevel=4)
         try:
-            return from_dict(fields)
+            return from_dict(absent | fields)
         except UserError as error:
-            raise UserError(f"{file} is damaged: {error}") from None
+            raise Damaged(f"{file} is damaged: {error}") from None
 
     @property
     def version(self) -> str | None:
         """The version of doubly that made the run; None for those of 0.1, which did not write it down."""
-        file = self.path / "data.json"
-        return read_json(file).get("version") if file.is_file() else None
+        return self._facts().get("version") if self.folder.exists("data.json") else None
 
     @classmethod
     @contextmanager
@@ -100,45 +134,65 @@ class Run:
 
         If an error comes before the first checkpoint, the folder is removed again.
         """
-        folder = Path(path)
-        _check_free(folder, overwrite)
-        with writing(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
-            with writing(folder):
-                for name in OURS[::-1]:  # config.json last: until then it is a run that can be overwritten
-                    if name != "lock":
-                        remove(folder / name)
-                for name in ("checkpoint", "posterior"):
-                    (folder / name).mkdir()
-            # The version stands here and not in config.json, where version 0.1 refuses names it does not know
-            facts = _facts(data) | {"version": __version__}
-            write(folder / "data.json", json.dumps(facts, indent=2).encode() + b"\n")
+        folder = Folder(Path(path))
+        _check_free(folder.path, overwrite)  # a folder of something else is left as it is, without even a lock
+        folder.make_itself()
+        with folder.locked():
+            _check_free(folder.path, overwrite)  # another process may have been quicker
+            folder.sweep(*FOLDERS)
+            for name in OURS[::-1]:
+                if name not in (LOCK, "config.json"):  # until it is replaced, this is a run that can be overwritten
+                    folder.remove(name)
+            for name in ("checkpoint", "posterior"):
+                folder.make(name)
+            facts = {"format": FORMAT, **_facts(data), "version": __version__, "made": made_with(config.threads)}
+            folder.write("data.json", dump_json(facts))
             sources.keep(folder, config)
-            write(folder / "config.json", _config_json(config))
-            run = cls(folder)
+            if data.kind == "mixed":
+                rows = {split: torch.as_tensor(data.split(split)) for split in SPLITS}
+                folder.write(ROWS, dump_tensors(rows))
+            folder.write("config.json", _config_json(config, FORMAT))
+            run = cls(folder.path)
             try:
                 yield run
             except Exception:
-                if not run.checkpoint.exists():
+                if not folder.exists(STATE):
                     _remove_run(folder)
                 raise
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from moving the chain; what they left when they were killed is swept away."""
+        with self.folder.locked():
+            self.folder.sweep(*FOLDERS)
+            yield
+
+    def migrate(self, state: State) -> None:
+        """Bring the files of an older format to the present one; `state` is that of the checkpoint, if there is one."""
+        if self.format == FORMAT:
+            return
+        if self.folder.exists(STATE):
+            write_checkpoint(self.folder, to_tensors(state), self._samples, self._lost, keep_older=False)
+        self.folder.write("data.json", dump_json({"format": FORMAT, **self._facts()}))
+        # last: what it says asks for checksums in the others
+        self.folder.write("config.json", _config_json(self.config, FORMAT))
+        self.format = FORMAT
+
     def plan(self, epochs: int) -> None:
         """Change the number of epochs; what has been done stays as it is."""
-        with locked(self.path):
+        with self.locked():
             self.config = dataclasses.replace(self.config, epochs=epochs)
-            write(self.path / "config.json", _config_json(self.config))
+            self.folder.write("config.json", _config_json(self.config, self.format))
 
     @property
     def checkpoint(self) -> Path:
         """The file of the last checkpoint."""
-        return self.path / "checkpoint" / "state.safetensors"
+        return self.path / STATE
 
     @property
     def fingerprint(self) -> str:
         """A digest that identifies this chain at its last checkpoint."""
-        content = self.checkpoint.read_bytes() if self.checkpoint.exists() else str(self.path.resolve()).encode()
+        content = self.folder.read(STATE) or str(self.path.resolve()).encode()
         return hashlib.sha256(content).hexdigest()
 
     @property
@@ -160,25 +214,41 @@ class Run:
         with self._data_json() as facts:
             return str(facts["sha256"])
 
+    @property
+    def n_data(self) -> int:
+        """The number of training rows."""
+        with self._data_json() as facts:
+            return int(facts["rows"]["train"])
+
+    def _facts(self) -> dict[str, Any]:
+        file = self.path / "data.json"
+        content = self.folder.read("data.json", MOST_JSON)
+        if content is None:
+            raise Damaged(f"{file} is damaged: it is missing")
+        format_of(parse_json(content, file), file)
+        return load_json(content, file, required=self.format > 1)
+
     @contextmanager
     def _data_json(self) -> Iterator[dict[str, Any]]:
         """The content of data.json; what is absent or has a wrong form is an error that names the file."""
         file = self.path / "data.json"
-        facts = read_json(file)
+        facts = self._facts()
         try:
             yield facts
         except KeyError as error:
-            raise UserError(f"{file} is damaged: it has no {error}") from None
-        except (TypeError, ValueError) as error:  # a UserError is one, too
-            raise UserError(f"{file} is damaged: {error}") from None
+            raise Damaged(f"{file} is damaged: it has no {error}") from None
+        except (TypeError, ValueError, OverflowError) as error:  # a UserError is one, too
+            raise Damaged(f"{file} is damaged: {error}") from None
 
     def data(self) -> Data:
-        """The data that the run was made with; an error if they have changed."""
+        """The data that the run was made with; an error if they have changed. Tables are stored in the run."""
+        if self.folder.exists(ROWS):
+            return self._table()
         data = load_data(self.config.data, binarise=self.config.binarise)
         facts, file = _facts(data), self.path / "data.json"
         if facts["sha256"] != self.data_digest:
             raise UserError(f"{self.config.data} is not the data that {self.path} was made with: put them back")
-        known = read_json(file)
+        known = self._facts()
         if changed := [name for name in facts if name not in known or known[name] != facts[name]]:
             raise UserError(
                 f"{self.config.data} and {file} do not agree on the {changed[0]} of the data: one of them was changed; "
@@ -186,75 +256,104 @@ class Run:
             )
         return data
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The records of the epochs finished."""
-        file = self.path / "metrics.jsonl"
-        if not file.exists():
-            return []
+    def _table(self) -> Data:
+        """The rows of a table as they were when the run was made."""
+        file = self.path / ROWS
+        found = load_tensors(self.folder.read(ROWS) or b"", file, required=True).tensors
         try:
-            # a line cut off by a power failure has no newline: leave it out
-            lines = [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-            found = [json.loads(line) for line in lines]
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise UserError(f"{file} is damaged: {error}") from None
-        for at, record in enumerate(found, start=1):
-            if not isinstance(record, dict) or "epoch" not in record:
-                raise UserError(f"{file} is damaged: line {at} is no record of an epoch")
-            if "effective" in record:  # its name until version 0.2
-                record["ess"] = record.pop("effective")
+            train, valid, test = (found[split].numpy() for split in SPLITS)
+        except KeyError as error:
+            raise Damaged(f"{file} is damaged: it has no {error}") from None
+        data = Data(Path(self.config.data).name, train, valid, test, self.facts.shape, "mixed", columns=self.columns)
+        if _facts(data)["sha256"] != self.data_digest:
+            raise Damaged(f"{file} is not what {self.path} was made with: put it back")
+        return data
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The records of the epochs finished; what is damaged or cut short is left out, and told."""
+        found, damaged = records.read(self.folder.read("metrics.jsonl") or b"", self.format > 1)
+        lacking = peek_epoch(self.folder) - len({record["epoch"] for record in found})
+        said = f"{damaged} of its lines are left out" if damaged else f"{lacking} of its lines are missing"
+        if damaged or lacking > 0:
+            warnings.warn(f"{self.path / 'metrics.jsonl'} is damaged: {said}", RunWarning, stacklevel=2)
         return found
 
     def log(self, record: dict[str, Any]) -> None:
         """Add the record of an epoch."""
-        with open(self.path / "metrics.jsonl", "a") as file:
-            file.write(json.dumps(record) + "\n")
+        self.folder.append("metrics.jsonl", records.line(record))
 
     def forget_after(self, epoch: int) -> None:
         """Drop the records of later epochs, which are not in the checkpoint; they will be made again."""
-        lines = [json.dumps(record) + "\n" for record in self.metrics() if record["epoch"] <= epoch]
-        write(self.path / "metrics.jsonl", "".join(lines).encode())
+        lines = [records.line(record) for record in self.metrics() if record["epoch"] <= epoch]
+        self.folder.write("metrics.jsonl", b"".join(lines))
+
+    # Checkpoints
 
     def save(self, state: State) -> None:
-        """Write a checkpoint."""
-        tensors, numbers = to_tensors(state)
-        write(self.checkpoint, safetensors.torch.save(tensors, {"state": json.dumps(numbers)}))
+        """Write a checkpoint; the one before stays beside it."""
+        self.folder.sync("metrics.jsonl")
+        write_checkpoint(self.folder, to_tensors(state), self._samples, self._lost, self._good)
+        self._good = True
 
     def forget_samples(self, state: State) -> None:
         """Save this state as one that has not begun to collect, and delete the samples."""
-        with locked(self.path):
+        with self.locked():
+            self._samples, self._lost = {}, []
             self.save(wait_again(state))
+            self.folder.remove(OLDER)  # the samples that belong to it go now
             for kind in ("draw", "mean"):
-                for file in (self.path / "posterior").glob(f"{kind}-*.safetensors"):
-                    file.unlink()
+                for name in self.folder.names("posterior", _sample_pattern(kind)):
+                    self.folder.remove(name)
 
     def restore(self, method: Method) -> State | None:
-        """The state of the last checkpoint, bit for bit; None if there is none yet."""
-        file = self.checkpoint
-        if not file.exists():
-            return None
+        """The state of the last checkpoint, bit for bit; None if there is none yet.
+
+        If the newest is damaged, the one before is taken, and that is told.
+        """
+        wrong: UserError | None = None
+        for name in (STATE, OLDER):
+            try:
+                found = read_checkpoint(self.folder, name, self.format > 1)
+                state = None if found is None else self.decoded(found, method, name)
+            except UserError as error:
+                wrong = wrong or error
+                continue
+            if found is None or state is None:
+                continue
+            if name == OLDER:
+                why = str(wrong) if wrong else f"{self.checkpoint} is missing"
+                said = f"{why}: taking the checkpoint before it, in epoch {state.epoch + 1}"
+                warnings.warn(said, RunWarning, stacklevel=2)
+            self._good = name == STATE
+            self.made, self._lost = found.made, found.lost
+            self._samples = self._unlisted(state.collected) if found.samples is None else dict(found.samples)
+            return state
+        if wrong:
+            raise Damaged(f"{wrong}; see what can be kept with doubly repair {self.path}") from None
+        return None
+
+    def decoded(self, found: Checkpoint, method: Method, name: str = STATE) -> State:
+        """The state of a checkpoint, checked against the architecture."""
         try:
-            with safetensors.safe_open(file, "pt") as opened:
-                numbers = json.loads(opened.metadata()["state"])
-                # cloned, so that memory is aligned as it was and matrix products give the same bits
-                tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
-            state = decode(method, Encoded(tensors, numbers), self.config.device)
-        except (safetensors.SafetensorError, TypeError, KeyError, json.JSONDecodeError) as error:
-            raise UserError(f"the checkpoint {file} is damaged, or not of this config.json: {error}") from None
-        for chain, theta in ((method.model, state.theta.theta), (method.proposal, state.phi.theta)):
-            if len(theta) != chain.size:
-                raise UserError(
-                    f"the checkpoint {file} is damaged, or not of this config.json: it has {len(theta)} weights where "
-                    f"{chain.size} are expected"
-                )
-        return state
+            return decode(method, found.encoded, self.n_data, self.config.device)
+        except (TypeError, KeyError, RuntimeError, OverflowError) as error:
+            raise Damaged(
+                f"the checkpoint {self.path / name} is damaged, or not of this config.json: {error}"
+            ) from None
+
+    # Samples
 
     def keep(self, number: int, theta: Tensor) -> None:
         """Keep one sample of the weights, or the average over a window that ends with the sample of this number."""
-        self._write_vector(f"posterior/draw-{number:05d}.safetensors", "theta", theta)
+        self._keep("draw", number, theta)
 
     def keep_mean(self, number: int, theta: Tensor) -> None:
         """Keep the mean of the first samples."""
-        self._write_vector(f"posterior/mean-{number:05d}.safetensors", "theta", theta)
+        self._keep("mean", number, theta)
+
+    def _keep(self, kind: str, number: int, theta: Tensor) -> None:
+        name = f"posterior/{kind}-{number:05d}.safetensors"
+        self._samples[name] = write_sample(self.folder, name, theta)
 
     def posterior(self, **options: Any) -> Posterior:
         """What has been learnt so far."""
@@ -262,8 +361,10 @@ class Run:
         state = self.restore(method)
         if state is None:
             raise UserError(f"{self.path} has no checkpoint yet: let doubly fit (or doubly resume) run a little longer")
+        self._note_format()
+        self.folder.sweep(*FOLDERS)
         device = state.mean.device
-        samples, means = (self._vectors(kind, state.collected, device) for kind in ("draw", "mean"))
+        samples, means = (self._vectors(kind, state.collected, method, device) for kind in ("draw", "mean"))
         return Posterior(
             method=method,
             phi=state.phi.theta,
@@ -274,27 +375,44 @@ class Run:
             epoch=state.epoch,
             collected=state.collected,
             train=lambda: torch.as_tensor(self.data().train).to(device),
-            cache=FileCache(self.path, device),
+            cache=FileCache(self.folder, device, required=self.format > 1),
             **options,
         )
 
-    def _vectors(self, kind: str, collected: int, device: torch.device) -> dict[int, Tensor]:
-        """The samples or means in posterior/, by number; without those after the checkpoint, which will come again."""
-        files = {int(file.stem.split("-")[1]): file for file in (self.path / "posterior").glob(f"{kind}-*.safetensors")}
-        return {
-            number: self._read_vector(file, "theta").to(device)
-            for number, file in sorted(files.items())
-            if number <= collected
-        }
+    def _note_format(self) -> None:
+        if self.format < FORMAT:
+            said = f"{self.path} was made before runs had checksums: damage to its numbers would not be noticed"
+            warnings.warn(said, RunWarning, stacklevel=3)
+        if self._lost:
+            said = f"{self.path} has lost {', '.join(self._lost)}: answers are without them"
+            warnings.warn(said, RunWarning, stacklevel=3)
 
-    def _write_vector(self, name: str, key: str, vector: Tensor) -> None:
-        write(self.path / name, safetensors.torch.save({key: vector.cpu().contiguous()}))
+    def _vectors(self, kind: str, collected: int, method: Method, device: torch.device) -> dict[int, Tensor]:
+        """The samples or means of the checkpoint, by number; each of them must be there, and as it was."""
+        found = {}
+        for name in sorted(self._samples):
+            if (number := _number(name, kind)) is not None and number <= collected:
+                found[number] = read_sample(self.folder, name, self._samples[name], method.model.size).to(device)
+        return found
 
-    def _read_vector(self, file: Path, key: str) -> Tensor:
-        try:
-            return safetensors.torch.load(file.read_bytes())[key].clone()
-        except (safetensors.SafetensorError, KeyError) as error:
-            raise UserError(f"{file} is damaged: {error}") from None
+    def _unlisted(self, collected: int) -> dict[str, str]:
+        """The samples of a run of format 1, whose checkpoint does not list them; later ones will come again."""
+        names = [name for kind in ("draw", "mean") for name in self.folder.names("posterior", _sample_pattern(kind))]
+        found = {}
+        for name in names:
+            number = max(filter(None, (_number(name, kind) for kind in ("draw", "mean"))), default=0)
+            if number <= collected:
+                found[name] = hashlib.sha256(self.folder.read(name) or b"").hexdigest()
+        return found
+
+
+def _sample_pattern(kind: str) -> str:
+    return rf"{kind}-(\d{{5,18}})\.safetensors"
+
+
+def _number(name: str, kind: str) -> int | None:
+    found = re.fullmatch(f"posterior/{_sample_pattern(kind)}", name)
+    return int(found[1]) if found else None
 
 
 def _check_free(folder: Path, overwrite: bool) -> None:
@@ -304,43 +422,29 @@ def _check_free(folder: Path, overwrite: bool) -> None:
     found = {file.name for file in folder.iterdir()} if folder.exists() else set()
     if "config.json" in found and not overwrite:
         raise UserError(f"{folder} already holds a run: choose another --out, or insist with --overwrite")
-    if found - set(OURS) and "config.json" not in found:
+    others = {name for name in found - set(OURS) if not is_temporary(name)}
+    if others and "config.json" not in found:
         raise UserError(f"{folder} is not empty and holds no run: choose another --out")
 
 
-def _remove_run(folder: Path) -> None:
-    """Remove what a run wrote, and the folder if nothing else is in it."""
+def _remove_run(folder: Folder) -> None:
+    """Remove what a run wrote, and the folder; where something else is in it, it stays one that can be overwritten."""
+    others = {file.name for file in folder.path.iterdir()} - set(OURS)
     for name in OURS:
-        remove(folder / name)
-    if not any(folder.iterdir()):
-        folder.rmdir()
+        if not (others and name == "config.json"):
+            folder.remove(name)
+    if not others:
+        folder.path.rmdir()
 
 
-class FileCache:
-    """A cache in the run folder: one file of tensors for each name."""
-
-    def __init__(self, folder: Path, device: torch.device):
-        self._folder, self._device = folder, device
-
-    def _file(self, name: str) -> Path:
-        return self._folder / f"{name}.safetensors"
-
-    def get(self, name: str) -> dict[str, Tensor] | None:
-        try:
-            found = safetensors.torch.load(self._file(name).read_bytes())
-        except FileNotFoundError:
-            return None
-        except safetensors.SafetensorError as error:
-            raise UserError(f"{self._file(name)} is damaged: {error}; delete it and try again") from None
-        return {key: tensor.clone().to(self._device) for key, tensor in found.items()}
-
-    def put(self, name: str, tensors: dict[str, Tensor]) -> None:
-        write(
-            self._file(name), safetensors.torch.save({key: value.cpu().contiguous() for key, value in tensors.items()})
-        )
-
-    def drop(self, name: str) -> None:
-        self._file(name).unlink(missing_ok=True)
+def file_json(run: Run, name: str, fields: dict[str, Any]) -> None:
+    """Write a result into the run folder; where that cannot be written to, say so and go on."""
+    try:
+        run.folder.write(name, dump_json(fields))
+    except DiskError as error:
+        if error.number not in NO_WRITING:
+            raise
+        warnings.warn(f"{error}; the result is not filed there", RunWarning, stacklevel=2)
 
 
 def _facts(data: Data) -> dict[str, Any]:
@@ -361,5 +465,6 @@ def _facts(data: Data) -> dict[str, Any]:
     }
 
 
-def _config_json(config: Config) -> bytes:
-    return json.dumps(dataclasses.asdict(config), indent=2).encode() + b"\n"
+def _config_json(config: Config, format: int) -> bytes:
+    fields = dataclasses.asdict(config)
+    return dump_json({"format": format, **fields} if format > 1 else fields)

@@ -5,7 +5,23 @@ from typing import Any
 from doubly.core.errors import UserError
 from doubly.runs.config import Config, from_dict
 
-_OPTIMISED = {"sampler": "adam", "step": 1e-3, "phi_step": 1e-3, "prior": "flat", "theta_steps": 1}
+# the paper's settings, on which its method and its rivals are built; the defaults of `Config` are other ones
+_PAPER = {
+    "prior": "student-t",
+    "sampler": "sgnht",
+    "step": 0.005,
+    "friction": 0.1,
+    "estimator": "nais",
+    "draws": 5,
+    "phi_step": 3e-4,
+    "theta_steps": 10,
+    "valid_draws": 100,
+    "patience": 10,
+    "min_epochs": 10,
+    "epochs": 1000,
+    "collect_every": "1epoch",
+}
+_OPTIMISED = _PAPER | {"sampler": "adam", "step": 1e-3, "phi_step": 1e-3, "prior": "flat", "theta_steps": 1}
 
 
 _VAE = {
@@ -17,13 +33,16 @@ _VAE = {
 
 
 PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
-    "dsgnht-nais": ("the paper's method: thermostat, importance sampling, inclusive KL", {"resample": True}),
+    "dsgnht-nais": ("the paper's method: thermostat, importance sampling, inclusive KL", _PAPER | {"resample": True}),
     "recommended": (
         "remembered latent states that move and compete with fresh draws (docs/reports/study.md); a mini-batch a step",
         {
+            "prior": "student-t",
+            "sampler": "thermostat",
+            "friction": 0.1,
             "estimator": "persistent:chains=2",
             "draws": 5,
-            "step": 0.03,
+            "step": "auto",
             "phi_step": 1e-3,
             "resample": False,
             "theta_steps": 1,
@@ -36,7 +55,8 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "dsgnht-nais-faithful": (
         "the same with the settings of the authors' released code, where they differ from the paper's",
-        {
+        _PAPER
+        | {
             "resample": True,
             "phi_first": True,
             "phi_prior": "normal:scale=1",
@@ -45,10 +65,13 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
             "step": 0.02,
         },
     ),
-    "dsgnht-gibbs": ("the thermostat with persistent Gibbs chains for the latent variables", {"estimator": "gibbs"}),
+    "dsgnht-gibbs": (
+        "the thermostat with persistent Gibbs chains for the latent variables",
+        _PAPER | {"estimator": "gibbs"},
+    ),
     "dsgnht-vae": (
         "the thermostat on a variational autoencoder, its proposal by the IWAE bound",
-        _VAE | {"step": 0.001},
+        _PAPER | _VAE | {"step": 0.001},
     ),
     "rws": (
         "reweighted wake-sleep: Adam on the same gradients, proposal by wake and sleep",

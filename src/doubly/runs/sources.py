@@ -2,24 +2,27 @@
 
 When a run is created, every Python file that its settings name is copied to RUN/own_files; sources.json there says
 where each came from and its SHA-256. In config.json, such a file has the first digits of its checksum after its name
-(see `core/own_files.py`). When the run is opened, the copies are checked, and they stand for files that have changed or
-gone away since.
+(see `core/own_files.py`). When the run is opened, the copies are checked. If the user allows it, they are executed, and
+stand for files that have changed or gone away since; otherwise a run with code is refused.
 """
 
 import dataclasses
-import json
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from doubly.core import own_files
-from doubly.core.errors import UserError
-from doubly.core.files import read_json, write
+from doubly.core.errors import Damaged, RunWarning, UserError
+from doubly.core.files import Folder
 from doubly.core.own_files import Source
 from doubly.core.registry import split
+from doubly.core.sealed import MOST_JSON, dump_json, load_json
 from doubly.runs.config import Config
 
 FOLDER = "own_files"
+LIST = "sources.json"
+MOST_CODE = 2**24  # bytes
 
 
 class OwnFile(NamedTuple):
@@ -30,45 +33,79 @@ class OwnFile(NamedTuple):
     sha256: str
 
 
-def may_execute(folder: Path) -> bool:
-    """Whether code that came with this run may be executed: the one place where that is decided."""
-    return True
-
-
 def pinned(config: Config) -> Config:
     """The settings, in which every file of the user's own is named by its absolute path and its checksum."""
     changes: dict[str, Any] = {name: _pinned(name, text) for name, text in _texts(config)}
     return dataclasses.replace(config, **changes)
 
 
-def keep(folder: Path, config: Config) -> None:
+def keep(folder: Folder, config: Config) -> None:
     """Copy the sources that pinned settings name into the run folder."""
     kept: dict[str, dict[str, str]] = {}
-    for name in sorted({name for field, text in _texts(config) for name in _own_files(field, text)}):
+    for name in sorted(_names(config)):
         source = own_files.source(name)
         origin = Path(name.rpartition("#")[0])
         copy = _free(origin, kept)
-        write(folder / FOLDER / copy, source.content)
+        folder.write(f"{FOLDER}/{copy}", source.content)
         kept[copy] = {"origin": str(origin), "sha256": source.sha256}
     if kept:
-        write(folder / FOLDER / "sources.json", json.dumps(kept, indent=2).encode() + b"\n")
+        folder.write(f"{FOLDER}/{LIST}", dump_json(kept))
 
 
-def use_copies(folder: Path, config: Config) -> None:
-    """Check the copies in a run folder, and let them stand for the files they were made of."""
-    named = [name for field, text in _texts(config) for name in _own_files(field, text)]
-    if named and not may_execute(folder):
-        raise UserError(f"{folder} comes with code ({named[0]}), which may not be executed here")
-    for each in _copies(folder):
-        copy = Source.read(each.copy)
-        if copy.sha256 != each.sha256:
+def use_copies(folder: Folder, config: Config, allow_code: bool) -> None:
+    """Check the copies in a run folder, and let them be executed if the user of this process says so.
+
+    This is the one place that decides it. What config.json names is executed from a copy, or from a file of the same
+    content; code that a run has no copy of is never executed.
+    """
+    wanted = _names(config)
+    if not wanted:
+        return
+    copies = {each.sha256[: own_files.DIGITS]: each for each in _copies(folder)}
+    for name in sorted(wanted):
+        digits = name.rpartition("#")[2]
+        if digits not in copies:
             raise UserError(
-                f"{each.copy} has changed: expected SHA-256 {each.sha256[:12]}…, got {copy.sha256[:12]}…; put it back"
+                f"{folder.path} asks for code, {name}, of which it has no copy in {FOLDER}: it cannot be opened, for "
+                "only code that a run brings along, with its checksum, can be allowed"
             )
+        each = copies[digits]
+        copy = _checked(folder, each)
+        if not (allow_code or own_files.is_allowed(copy.sha256)):
+            raise UserError(
+                f"{folder.path} comes with code, {each.copy} (SHA-256 {copy.sha256[:16]}…), which could do anything: "
+                "read it, and if you trust it add --allow-code (in Python, allow_code=True)"
+            )
+        if allow_code and not own_files.is_allowed(copy.sha256):
+            said = f"{each.copy} (SHA-256 {copy.sha256[:16]}…) is executed, as allowed"
+            warnings.warn(said, RunWarning, stacklevel=4)
         own_files.offer(copy)
 
 
-def changed(folder: Path) -> Iterator[str]:
+def _checked(folder: Folder, each: OwnFile) -> Source:
+    content = folder.read(f"{FOLDER}/{each.copy.name}", MOST_CODE)
+    if content is None:
+        raise Damaged(f"there is no {each.copy}: put it back")
+    copy = Source(each.copy.resolve(), content)
+    if copy.sha256 != each.sha256:
+        raise Damaged(
+            f"{each.copy} has changed: expected SHA-256 {each.sha256[:12]}…, got {copy.sha256[:12]}…; put it back"
+        )
+    return copy
+
+
+def check_copies(folder: Folder) -> Iterator[tuple[str, UserError | None]]:
+    """Each copy by its name in the folder, with what is wrong with it; nothing is executed."""
+    for each in _copies(folder):
+        try:
+            _checked(folder, each)
+        except UserError as error:
+            yield f"{FOLDER}/{each.copy.name}", error
+        else:
+            yield f"{FOLDER}/{each.copy.name}", None
+
+
+def changed(folder: Folder) -> Iterator[str]:
     """A line for each file that is not what it was when the run was created: its copy is used."""
     for each in _copies(folder):
         if not each.origin.is_file():
@@ -77,15 +114,32 @@ def changed(folder: Path) -> Iterator[str]:
             yield f"{each.origin} has changed since the run was created: the run uses its copy, {each.copy}"
 
 
-def _copies(folder: Path) -> Iterator[OwnFile]:
-    file = folder / FOLDER / "sources.json"
-    if not file.exists():
+def _copies(folder: Folder) -> Iterator[OwnFile]:
+    name = f"{FOLDER}/{LIST}"
+    content = folder.read(name, MOST_JSON)
+    if content is None:
         return
-    for name, facts in read_json(file).items():
+    file = folder.path / name
+    for name, facts in load_json(content, file, required=False).items():
         try:
-            yield OwnFile(folder / FOLDER / Path(name).name, Path(facts["origin"]), str(facts["sha256"]))
+            yield OwnFile(folder.path / FOLDER / Path(name).name, Path(facts["origin"]), str(facts["sha256"]))
         except (KeyError, TypeError):
-            raise UserError(f"{file} is damaged: {name} has no origin or no sha256; put it back") from None
+            raise Damaged(f"{file} is damaged: {name} has no origin or no sha256; put it back") from None
+
+
+def _names(config: Config) -> set[str]:
+    """Every file of code that the settings name.
+
+    Where settings name code in a way that is not understood, the whole text counts as a name, of which there can be no
+    copy: it is refused.
+    """
+    found = set()
+    for field, text in _texts(config):
+        own = _own_files(field, text)
+        if not own and field != "data":
+            own = [text]
+        found.update(own)
+    return found
 
 
 def _texts(config: Config) -> Iterator[tuple[str, str]]:

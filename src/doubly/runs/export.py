@@ -1,0 +1,123 @@
+"""A finished run as one file: settings and facts as JSON, weights as safetensors, in a zip. No code and no rows in it.
+
+The proposal is fitted to the mean of the weights before it is written, for the training rows stay where they are. Of
+these, only the mean and the spread of each column go along: chains that impute start from them.
+"""
+
+import dataclasses
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+
+from doubly import __version__
+from doubly.core.errors import UserError
+from doubly.core.files import write
+from doubly.data import Columns
+from doubly.posterior.store import Posterior
+from doubly.runs import sources
+from doubly.runs.build import Facts, build
+from doubly.runs.config import from_dict
+from doubly.runs.folder import Run
+from doubly.training.state import moments
+
+SUFFIX = ".doubly"
+FORMAT = 1
+PARTS = ("model.json", "weights.safetensors")
+MOST_JSON, MOST_WEIGHTS = 2**26, 2**32  # bytes
+
+
+def export(run: Run, file: str | Path, refit: int = 100) -> Path:
+    """Write what a run has learnt into one file, with a proposal fitted to the mean of the weights."""
+    path = Path(file)
+    if path.suffix != SUFFIX:
+        raise UserError(f"name a file ending in {SUFFIX}, got {file}")
+    if own := [name for field, text in sources._texts(run.config) for name in sources._own_files(field, text)]:
+        raise UserError(f"{run.path} uses code of your own ({own[0]}), which one file cannot hold: share the folder")
+    posterior = run.posterior(refit_passes=refit)
+    (pair,) = posterior._refitted(posterior._pairs("mean"))
+    columns, facts = moments(posterior.method, posterior.train()), run.facts
+    weights = {
+        "mean": pair.theta, "phi": pair.phi, "last": posterior.last(), "column_mean": columns.mean,
+        "column_spread": columns.spread, **{f"sample-{i}": theta for i, theta in enumerate(posterior.thetas)},
+    }  # fmt: skip
+    told: dict[str, Any] = {
+        "format": FORMAT,
+        "version": __version__,
+        "config": dataclasses.asdict(dataclasses.replace(run.config, data="")),  # a path says more than it should
+        "facts": facts._asdict(),
+        "columns": run.columns.as_json() if run.columns else None,
+        "epoch": posterior.epoch,
+        "collected": posterior.collected,
+    }
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zipfile.ZipInfo(PARTS[0]), json.dumps(told, indent=1))
+        tensors = {name: value.cpu().contiguous().clone() for name, value in weights.items()}
+        archive.writestr(zipfile.ZipInfo(PARTS[1]), safetensors.torch.save(tensors))
+    write(path, content.getvalue())
+    return path
+
+
+def load_file(file: str | Path, **options: Any) -> Posterior:
+    """The posterior in a file that `export` wrote. It is data: sizes are bounded, and nothing in it is run."""
+    path = Path(file)
+    told, weights = _parts(path)
+    try:
+        config = from_dict(told["config"] | {"data": "digits"})
+        own = [name for field, text in sources._texts(config) for name in sources._own_files(field, text)]
+        if own:
+            raise UserError(f"it names code ({own[0]}), which is never loaded from a file")
+        facts = Facts(**{**told["facts"], "shape": tuple(told["facts"]["shape"])})
+        if told["columns"]:
+            Columns.from_json(told["columns"])
+        method = build(config, facts)
+        mean, spread = weights["column_mean"].double(), weights["column_spread"].double()
+        for name, chain in (("mean", method.model), ("last", method.model), ("phi", method.proposal)):
+            if weights[name].shape != (chain.size,) or not weights[name].isfinite().all():
+                raise UserError(f"{name} has not the {chain.size} finite weights of its model")
+        samples = [weights[name] for name in sorted(weights, key=_number) if name.startswith("sample-")]
+        return Posterior(
+            method=method,
+            phi=weights["phi"],
+            last_theta=weights["last"],
+            mean_theta=weights["mean"],
+            thetas=samples,
+            train=lambda: torch.stack([mean - spread, mean + spread]),
+            epoch=int(told["epoch"]),
+            collected=int(told["collected"]),
+            **({"refit_passes": 0} | options),
+        )
+    except (KeyError, TypeError, ValueError) as error:  # a UserError is one, too
+        raise UserError(f"{path} is damaged, or no file of doubly export: {error}") from None
+
+
+def _parts(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """What is in the file, if it is what `export` writes and no larger than it may be."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            found = {entry.filename: entry for entry in archive.infolist()}
+            if sorted(found) != sorted(PARTS) or len(archive.infolist()) != len(PARTS):
+                raise UserError(f"{path} is no file of doubly export: expected {' and '.join(PARTS)} in it")
+            for name, most in zip(PARTS, (MOST_JSON, MOST_WEIGHTS), strict=True):
+                entry = found[name]
+                if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > min(most, path.stat().st_size):
+                    raise UserError(f"{name} in {path} is compressed or too large: export the run again")
+            told = json.loads(archive.read(PARTS[0]))
+            weights = safetensors.torch.load(archive.read(PARTS[1]))
+    except (zipfile.BadZipFile, OSError, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"{path} is damaged, or no file of doubly export: {error}") from None
+    except safetensors.SafetensorError as error:
+        raise UserError(f"{path} is damaged: {error}") from None
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        raise UserError(f"{path} is of another version of doubly, or no file of doubly export")
+    return told, {name: tensor.clone() for name, tensor in weights.items()}
+
+
+def _number(name: str) -> int:
+    return int(name.rpartition("-")[2]) if name.startswith("sample-") else -1
