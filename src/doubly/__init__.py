@@ -2,13 +2,14 @@
 
 >>> import doubly
 >>> sorted(doubly.PRIORS)
-['flat', 'laplace', 'normal', 'student-t']
+['flat', 'laplace', 'learnt-laplace', 'learnt-normal', 'learnt-student-t', 'normal', 'student-t']
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from doubly.analysis.pool import Pooled, pool
     from doubly.core.errors import UserError
     from doubly.data import DATASETS, Data
     from doubly.latents import ESTIMATORS, OBJECTIVES, Batch, Estimate, Estimator, Objective, Pair
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from doubly.samplers import SAMPLERS, Sampler
     from doubly.samplers.priors import PRIORS, Prior
     from doubly.samplers.schedules import SCHEDULES, Schedule
-    from doubly.sklearn import DeepGenerativeModel
+    from doubly.sklearn import DeepGenerativeModel, DeepImputer
 
 __version__ = "0.2.0.dev0"
 
@@ -36,6 +37,7 @@ _HOMES = {
     "DATASETS": "data",
     "Data": "data",
     "DeepGenerativeModel": "sklearn",
+    "DeepImputer": "sklearn",
     "Drawn": "layers",
     "ESTIMATORS": "latents",
     "Estimate": "latents",
@@ -50,6 +52,7 @@ _HOMES = {
     "PRIORS": "samplers.priors",
     "Pair": "latents",
     "Params": "layers",
+    "Pooled": "analysis.pool",
     "Posterior": "posterior.store",
     "Prior": "samplers.priors",
     "Round": "latents.objectives",
@@ -61,6 +64,7 @@ _HOMES = {
     "UserError": "core.errors",
     "fit": "runs.fit",
     "load": "runs.fit",
+    "pool": "analysis.pool",
     "resume": "runs.fit",
 }
 
@@ -79,6 +83,7 @@ __all__ = [
     "Config",
     "Data",
     "DeepGenerativeModel",
+    "DeepImputer",
     "Drawn",
     "Estimate",
     "Estimator",
@@ -88,6 +93,7 @@ __all__ = [
     "Objective",
     "Pair",
     "Params",
+    "Pooled",
     "Posterior",
     "Prior",
     "Round",
@@ -97,6 +103,7 @@ __all__ = [
     "UserError",
     "fit",
     "load",
+    "pool",
     "resume",
 ]
 

@@ -13,24 +13,31 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 import torch
 from sklearn import get_config
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_feature_names, _check_n_features, check_is_fitted, validate_data
 from torch import Tensor
 
+from doubly.analysis.tables import complete
 from doubly.core.errors import Diverged, UserError
 from doubly.core.random import generator
 from doubly.core.types import Of
+from doubly.data import guess
+from doubly.data.columns import sheet_of
 from doubly.data.dataset import first_place, is_binary, missing_mask
 from doubly.kernels.noise import normal
 from doubly.latents.pair import Pair
+from doubly.latents.sweep import is_swept
 from doubly.layers.chain import Chain
 from doubly.posterior.codes import read
+from doubly.posterior.estimates import Estimator, ScoreConfig, larger, trial_stride
 from doubly.posterior.store import Posterior
+from doubly.runs import automatic
 from doubly.runs.build import Facts, build
-from doubly.runs.config import MOST_THREADS, Config
+from doubly.runs.config import MOST_THREADS, Config, from_dict
 from doubly.runs.fit import enough_threads, use_threads
+from doubly.runs.learn import LEAST_ROWS, learn
 from doubly.runs.progress import Progress
 from doubly.training import protocol
 from doubly.training.method import Method
@@ -39,6 +46,8 @@ from doubly.training.state import finished, init, planned
 
 FARTHEST = 1e15  # standard deviations from the mean: beyond, squares would leave single precision
 ATTEMPTS = 8  # with steps that fall by a third each time, 0.05 ends below 1e-4 and 0.001 below 1e-6
+TEMPERATURES, CHAINS = 50, 8  # of a row that is annealed: some 30 ms for each of the weights that answer
+PAYS = 0.5  # nats by which annealing must be ahead: it takes fifty times as long as draws do
 MOST_VALID = 1000  # rows that validation takes at most: it only has to see when it levels off
 
 
@@ -102,6 +111,9 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Epochs run.
     history_ : list of dict
         Epoch, phase, train and valid: mean log-likelihoods, of real tables in standardised units.
+    estimate_ : "draws" or "annealing"
+        How `score_samples` finds log p(x): by draws of the hidden variables, or where these miss more than half a nat
+        of the validation rows, by annealing.
     weights_, samples_, proposals_ : ndarray
         The posterior mean of the weights, samples of them, and the proposals' weights: the mean's, then with
         of="ensemble" each sample's.
@@ -120,7 +132,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         "collect": [Interval(Integral, 1, None, closed="left")],
         "keep": [Interval(Integral, 1, None, closed="left")],
         "batch": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
-        "patience": [Interval(Integral, 0, None, closed="left")],
+        "patience": [Interval(Integral, 1, None, closed="left")],
         "valid_fraction": [Interval(Real, 0, 1, closed="neither")],
         "blur": [Interval(Real, 0, None, closed="left")],
         "of": [StrOptions({"mean", "ensemble"})],
@@ -201,6 +213,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             found.proposals.numpy(),
         )
         self._config = config
+        self.estimate_ = self._choose(rows[:n_valid])
         return self
 
     def _learn_columns(self, X: np.ndarray) -> None:
@@ -233,44 +246,23 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     def _widths(self, kind: str, columns: int) -> tuple[int, ...]:
         if isinstance(self.hidden, str):
-            return (min(max(columns, 10), 100),) if kind == "binary" else (min(columns, 20),)
+            return automatic.widths(kind == "binary", columns)
         return tuple(int(width) for width in self.hidden)
 
     def _settings(self, X: np.ndarray, seed: int) -> Config:
         """All settings, with numbers in the place of "auto"."""
         columns = int(self.varies_.sum())
         hidden = self._widths(self.kind_, columns)
-        perceptron = f"gaussian:widths={min(max(2 * columns, 50), 200)}"
-        names = self.layer
-        if names == "auto" and self.kind_ == "binary":
-            names = "sbn"
-        elif names == "auto":
-            names = ",".join([perceptron] * len(hidden) + ["normal"]) if hidden else "gaussian:widths=none"
-        above = Chain.build(names, data=columns, hidden=hidden).layers[1:]
-        proposal = ",".join("sbn" if layer.kind == "binary" else perceptron for layer in above)
-        # through real draws goes a gradient, and its bound is the better guide
-        smooth = bool(above) and all(layer.kind == "real" for layer in above)
-        binary, batch = self.kind_ == "binary", self.batch
-        if isinstance(batch, str):  # smaller ones make more steps, but Gaussians do not bear their noise
-            batch = min(max(len(X) // 10, 10), 100) if binary else 100
-        batches = math.ceil(len(X) / batch)
-        config = Config(
-            model=names,
-            proposal=self.proposal or proposal or "sbn",
-            hidden=hidden,
-            prior=self.prior,
-            sampler=self.sampler,
-            step=(0.05 if binary else 0.001) if isinstance(self.step, str) else self.step,
-            objective="iwae" if smooth else "wake",
-            phi_step=3e-3,
-            batch=batch,
-            theta_steps=3 if batches < 100 else 1,
-            valid_draws=50,
-            patience=self.patience,
-            epochs=min(max(2000 // batches, 20), 300) if isinstance(self.epochs, str) else self.epochs,
-            collect=self.collect,
-            keep=self.keep,
-            seed=seed,
+        chosen = automatic.of_array(self.kind_ == "binary", columns, len(X), self.layer, hidden)
+        said = {"step": self.step, "batch": self.batch, "epochs": self.epochs, "proposal": self.proposal or "auto"}
+        stated = {name: value for name, value in said.items() if not isinstance(value, str) or value != "auto"}
+        batch = stated.get("batch", chosen["batch"])
+        config = from_dict(
+            chosen
+            | automatic.lengths(len(X), batch)
+            | {"prior": self.prior, "sampler": self.sampler, "patience": self.patience}
+            | {"collect": self.collect, "keep": self.keep, "seed": seed}
+            | stated
         )
         method = build(config, self._facts())
         return dataclasses.replace(config, threads=self.n_threads or enough_threads(method, config.draws))
@@ -287,7 +279,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
                 try:
                     return self._run_chain(config, rows, valid, blur, progress)
                 except Diverged:
-                    if self.step != "auto" or attempt + 1 == ATTEMPTS:
+                    if self.step != "auto" or config.step == "auto" or attempt + 1 == ATTEMPTS:
                         raise
                     progress.say(f"the chain diverged with step {config.step:.2g}: once more with a third of it")
                     config = dataclasses.replace(config, step=config.step / 3)
@@ -326,11 +318,12 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """What was learnt, as a `Posterior`; of a real table it takes and gives rows in standardised units.
 
         These are (x - offset_) / scale_ of the columns that vary. It is built anew each time, so that the estimator
-        holds nothing but arrays. It fits no proposals: an ensemble answers with the proposal of the mean.
+        holds nothing but arrays. It fits no proposals: where the estimator answers by its mean, an ensemble has the
+        proposal of the mean.
         """
         check_is_fitted(self)
         samples = [torch.tensor(theta) for theta in self.samples_]  # copies: joblib may map the arrays read-only
-        return Posterior(
+        found = Posterior(
             method=self._method(),
             phi=torch.tensor(self.proposals_[0]),
             last_theta=samples[-1],
@@ -340,7 +333,12 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
             collected=sum(each["phase"] == "collect" for each in self.history_),
             epoch=self.n_iter_,
             refit_passes=0,
+            estimator=getattr(self, "estimate_", "draws"),
         )
+        if len(self.proposals_) > 1:
+            for theta, phi in zip(samples, self.proposals_[1:], strict=True):
+                found.adopt(theta, torch.tensor(phi))
+        return found
 
     def score_samples(self, X: Any) -> np.ndarray:
         """log p(x) of each row, in nats; that of a row depends on nothing but the row and what was learnt.
@@ -348,7 +346,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         Of rows with NaN, which only a model that was fitted to such rows takes, it is log p of what is there.
         """
         rows = self._table(X)
-        standard = self._read(rows).log_likelihood
+        standard = self._read(rows, codes=False).log_likelihood
         found: np.ndarray = standard - np.log(self.scale_[self.varies_]) @ ~missing_mask(rows.numpy()).T
         return found
 
@@ -360,7 +358,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
         """E[z | x], the mean codes of all hidden layers beside each other, from the data upward."""
         rows = self._table(X)
         self._check_hidden()
-        return self._read(rows).codes
+        return self._read(rows, codes=True).codes
 
     def inverse_transform(self, X: Any) -> np.ndarray:
         """E[x | z] for codes z of the first hidden layer; codes of further layers may stand behind them."""
@@ -403,21 +401,46 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
 
     # In between
 
-    def _read(self, rows: Tensor) -> "_Answers":
+    def _read(self, rows: Tensor, codes: bool) -> "_Answers":
         """Rows one at a time, each with a generator of its own, made from what the row is.
 
         A batch would be some three times as fast, but then a row's answer would depend on which rows came with it.
+        Of 0/1 tables, codes of rows with few effective draws are found by chains that move, some 40 ms a row.
         """
-        pairs = self._pairs()
-        log_likelihood, codes = np.empty(len(rows)), np.empty((len(rows), sum(self.hidden_)))
+        pairs, annealed = self._pairs(), getattr(self, "estimate_", "draws") == "annealing"
+        moves = codes and is_swept(pairs[0].model)
+        log_likelihood, found_codes = np.empty(len(rows)), np.empty((len(rows), sum(self.hidden_)))
         with use_threads(self._config.threads):
             for i, row in enumerate(rows.split(1)):
                 rng = generator("cpu", self._config.seed, "look", row.numpy().tobytes().hex())
-                found = read(pairs, row, self.draws, rng)
-                by_pair = found.log_likelihood[:, 0].double().numpy()
-                log_likelihood[i] = np.logaddexp.reduce(by_pair) - math.log(len(pairs))
-                codes[i] = np.concatenate([[], *(layer[0].numpy() for layer in found.codes)])
-        return _Answers(log_likelihood, codes)
+                bounds = self._annealed(pairs, row, rng) if annealed and (len(pairs) > 1 or not codes) else None
+                if codes or bounds is None:
+                    found = read(pairs, row, self.draws, rng, moves=moves, log_likelihood=bounds)
+                    bounds = found.log_likelihood
+                    found_codes[i] = np.concatenate([[], *(layer[0].numpy() for layer in found.codes)])
+                log_likelihood[i] = np.logaddexp.reduce(bounds[:, 0].double().numpy()) - math.log(len(pairs))
+        return _Answers(log_likelihood, found_codes)
+
+    def _annealed(self, pairs: Sequence[Pair], rows: Tensor, rng: torch.Generator) -> Tensor:
+        """log p(x) by each of the pairs (pairs, rows)."""
+        how = ScoreConfig(temperatures=TEMPERATURES).annealing(pairs[0].model, pairs[0].proposal)
+        how = dataclasses.replace(how, chains=CHAINS)
+        return torch.stack([how.log_likelihood(pair, rows.float(), rng).log_likelihood.float() for pair in pairs])
+
+    def _choose(self, valid: Tensor) -> Estimator:
+        """By what rows are scored, from a few of the validation rows."""
+        pairs, trial = self._pairs(), valid[:: trial_stride(len(valid))]
+        rng = generator("cpu", self._config.seed, "trial")
+        if not self.hidden_ or not is_swept(pairs[0].model):  # Hamiltonian moves would take a second a row
+            return "draws"
+        if trial.isnan().any() and not pairs[0].data_layer[0].factorised:
+            return "draws"
+        with use_threads(self._config.threads):
+            return larger(
+                lambda: read(pairs, trial, self.draws, rng).log_likelihood.logsumexp(0),
+                lambda: self._annealed(pairs, trial, rng).logsumexp(0),
+                PAYS,
+            ).estimator
 
     def _method(self) -> Method:
         return build(self._config, self._facts())
@@ -489,6 +512,149 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Bas
     @property
     def _n_features_out(self) -> int:
         return sum(self.hidden_)
+
+
+class DeepImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
+    """Missing values of a table completed by the best of several generative models, as a scikit-learn transformer.
+
+    Columns may be numbers, or in a DataFrame texts, categories and booleans: their kinds are guessed as `doubly fill`
+    does. Values that are there are never changed. What is missing becomes its expectation; of a category its likeliest
+    level, of whole numbers of few values the one in the middle.
+
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.normal(size=(60, 1)) + 0.1 * rng.normal(size=(60, 3))
+    >>> X[0, 0] = np.nan
+    >>> completed = DeepImputer(epochs=4, random_state=0).fit_transform(X)
+    >>> bool(np.isnan(completed).any()), completed.shape
+    (False, (60, 3))
+
+    Parameters
+    ----------
+    minutes : float
+        Time to learn, at most.
+    epochs : "auto" or int
+        Epochs of each candidate, at most; "auto" lets the time and the size of the table decide.
+    random_state : int, RandomState or None
+    verbose : bool
+        Show on standard error how the candidates compare.
+
+    Attributes
+    ----------
+    kinds_ : doubly.data.Kinds
+        What each column was taken for, and which were left out: these come back as they are.
+    chosen_ : str
+        The candidate or base line that answers.
+    scores_ : dict
+        Mean log-likelihood of held-out rows, in scaled units, of every candidate and base line.
+    """
+
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "minutes": [Interval(Real, 0, None, closed="neither")],
+        "epochs": [StrOptions({"auto"}), Interval(Integral, 1, None, closed="left")],
+        "random_state": ["random_state"],
+        "verbose": ["verbose"],
+    }
+
+    def __init__(
+        self, minutes: float = 2.0, *, epochs: str | int = "auto", random_state: Any = None, verbose: bool | int = False
+    ):
+        self.minutes = minutes
+        self.epochs = epochs
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the density of the rows of X, of what is there; y is not looked at."""
+        self._validate_params()
+        table = self._table(X, reset=True)
+        self.kinds_ = guess(sheet_of(table))
+        empty = [each.name for each in self.kinds_.left_out if not each.value and "no value" in each.why]
+        if empty:
+            raise UserError(f"column {empty[0]} has no value in any row: leave it out")
+        self._seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        rows = self.kinds_.columns.encode(table)
+        with use_threads(1), Progress(quiet=not self.verbose) as progress:
+            self._learnt = learn(
+                self.kinds_.columns, torch.as_tensor(rows.clip(-FARTHEST, FARTHEST).astype(np.float32)),
+                minutes=self.minutes, seed=self._seed, epochs=0 if isinstance(self.epochs, str) else self.epochs,
+                tell=progress.say,
+            )  # fmt: skip
+        self.chosen_, self.scores_ = self._learnt.name, self._learnt.scores
+        return self
+
+    def transform(self, X: Any) -> Any:
+        """X with every missing value replaced."""
+        return self._completed(X, 0)[0]
+
+    def draws(self, X: Any, copies: int = 5) -> list[Any]:
+        """Several copies of X whose missing values are drawn: for multiple imputation, with `doubly.pool`."""
+        if copies < 1:
+            raise UserError(f"the number of copies must be at least 1, got {copies}")
+        return self._completed(X, copies)[1:]
+
+    def _completed(self, X: Any, copies: int) -> list[Any]:
+        check_is_fitted(self)
+        table = self._table(X, reset=False)
+        columns = self.kinds_.columns
+        rows = torch.as_tensor(columns.encode(table, {}).clip(-FARTHEST, FARTHEST).astype(np.float32))
+        at = np.flatnonzero(rows.isnan().any(1).numpy())
+        decoded: list[dict[str, list[Any]]] = [{}] * (copies + 1)
+        if len(at):
+            with use_threads(1):
+                found = complete(self._learnt, rows[torch.as_tensor(at)], max(copies, 1), self._seed)
+            decoded = [columns.decode(each) for each in (found.expected, *found.copies[:copies])]
+        return [self._merged(X, table, at, values) for values in decoded]
+
+    def _merged(self, X: Any, table: dict[str, Any], at: np.ndarray, values: dict[str, list[Any]]) -> Any:
+        """The table as it was, with these values where cells were missing."""
+        import pandas
+
+        frame = pandas.DataFrame(table) if not hasattr(X, "columns") else X.copy()
+        for place, name in enumerate(table):
+            column, missing = frame.iloc[:, place], pandas.isna(frame.iloc[:, place]).to_numpy()
+            constant = next((each.value for each in self.kinds_.left_out if each.name == name and each.value), None)
+            if constant is not None and missing.any():
+                column = column.where(~missing, float(constant) if column.dtype.kind in "iuf" else constant)
+            elif name in values:
+                new = pandas.Series(values[name], index=column.index[at])
+                wanted = missing[at]
+                column = column.copy()
+                column.iloc[at[wanted]] = _like(column, new[wanted].tolist())
+            frame.isetitem(place, column)
+        wish = getattr(self, "_sklearn_output_config", {}).get("transform") or get_config()["transform_output"]
+        return frame if wish == "pandas" else frame.to_numpy()
+
+    def _table(self, X: Any, reset: bool) -> dict[str, Any]:
+        """Columns by name: a DataFrame's own, or numbered ones of an array of numbers."""
+        if hasattr(X, "columns") and any(kind.kind not in "iuf" for kind in map(np.dtype, _dtypes(X))):
+            _check_feature_names(self, X, reset=reset)
+            _check_n_features(self, X, reset=reset)
+            least = LEAST_ROWS if reset else 1
+            if len(X) < least:
+                raise UserError(f"found {len(X)} rows while a minimum of {least} is required")
+            return {str(name): X[name] for name in X.columns}
+        how = {"ensure_min_samples": LEAST_ROWS} if reset else {"reset": False}
+        rows = validate_data(self, X, dtype=np.float64, ensure_all_finite="allow-nan", **how)
+        names = getattr(self, "feature_names_in_", [f"x{i}" for i in range(rows.shape[1])])
+        return {str(name): rows[:, i] for i, name in enumerate(names)}
+
+
+def _dtypes(X: Any) -> list[Any]:
+    """NumPy types of the columns of a frame; what pandas has of its own counts as objects."""
+    return [kind if isinstance(kind, np.dtype) else np.dtype(object) for kind in X.dtypes]
+
+
+def _like(column: Any, values: list[Any]) -> list[Any]:
+    """Values as a column has them: booleans come back as booleans, not as words."""
+    kinds = {type(value) for value in column.dropna().tolist()[:100]}
+    if kinds == {bool}:
+        return [value == "True" if isinstance(value, str) else bool(value) for value in values]
+    return values
 
 
 class _Learnt(NamedTuple):

@@ -13,7 +13,11 @@ estimators      by draws or by annealing: which bound is larger, and is it settl
 evaluation      the results of evaluations: of one run, a comparison, a curve
 evaluate        evaluate one run, compare several, curves
 report          pictures and the HTML page
+tables          what a learnt table answers, cell by cell
+pool            estimates of several completed copies as one
 impute          `doubly impute`: files with missing values, hidden cells
+table_files     `doubly fill`, `doubly odd`: tables in files
 laws            what members of the registries keep, for `doubly check`
+verify          the state of a run folder, and what can be kept of a damaged one
 profile         where the time of a training step goes
 """

@@ -86,6 +86,7 @@ def diagnose(*paths: str | Path) -> Diagnosis:
             for run, method in zip(runs, methods, strict=True)
             if not method.sampler.noisy
         ],
+        retried={str(run.path): number for run in runs if (number := max(r.get("retried", 0) for r in run.metrics()))},
     )
     return Diagnosis(
         runs=[str(run.path) for run in runs],

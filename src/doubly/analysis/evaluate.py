@@ -4,22 +4,21 @@ Everything here reads runs and writes only results, into their evaluations/; no 
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from doubly.analysis.config import EvaluateConfig
-from doubly.analysis.estimators import GAP_ROWS, by_annealing, by_draws, choose, trust
+from doubly.analysis.estimators import GAP_ROWS, choose, score, trust
 from doubly.analysis.evaluation import Annealed, Compared, Comparison, Curve, Evaluation, Point, paired
 from doubly.core.errors import UserError
-from doubly.core.files import write
 from doubly.core.statistics import stderr
 from doubly.core.types import Over
-from doubly.data import Data
+from doubly.data import Data, missing_mask
 from doubly.latents import (
     OBJECTIVES,
     Annealing,
@@ -33,7 +32,7 @@ from doubly.posterior.scores import summarise
 from doubly.posterior.store import Posterior
 from doubly.runs.build import build
 from doubly.runs.fit import Interrupted, fit_config, resume, stop_signal, use_threads
-from doubly.runs.folder import Run
+from doubly.runs.folder import Run, file_json
 from doubly.runs.progress import Progress
 
 DRAWS_OF_CURVE = (1, 2, 5, 10, 20, 50, 100, 200, 500)
@@ -66,16 +65,17 @@ def evaluate(
         # annealing first: its result stays in the cache until scoring, which can be stopped and resumed, is over
         annealed = _anneal(settings, posterior, rows) if settings.ais else None
         chosen = choose(settings, posterior, rows, data.valid)
-        likelihoods = (by_annealing if chosen.estimator == "annealing" else by_draws)(settings, posterior, rows)
-        settled = trust(settings, posterior, chosen.estimator, data.valid) if settings.settle else None
+        likelihoods = score(settings, posterior, rows, chosen.estimator)
+        settled = trust(settings, posterior, chosen, data.valid) if settings.settle else None
         posterior.tidy()
+    likelihoods = _in_units(likelihoods, runs[0], rows)
     found = _evaluation(settings, posterior, data if x is None else None, rows, likelihoods)
     found = dataclasses.replace(found, chosen=chosen, trust=settled)
     if annealed:
         found = dataclasses.replace(found, annealed=_beside(*annealed, likelihoods))
     if x is None:
         name = settings.name + (f"-of-{len(runs)}-chains" if others else "")
-        write(runs[0].path / "evaluations" / f"{name}.json", json.dumps(found.to_json(), indent=2).encode() + b"\n")
+        file_json(runs[0], f"evaluations/{name}.json", found.to_json())
     return found
 
 
@@ -111,10 +111,9 @@ def curve(path: str | Path, over: Over, values: Sequence[int] = (), quiet: bool 
     """The log-likelihood against the samples in the mean (M), the draws for scoring (K) or those for training (S)."""
     if over not in CURVES:
         raise UserError(f"over must be one of {', '.join(CURVES)}, got {over!r}")
-    found = Curve(over, tuple(CURVES[over](Run(path), values, quiet, EvaluateConfig(**fields))))
-    write(
-        Path(path) / "evaluations" / f"curve-over-{over}.json", json.dumps(found.to_json(), indent=1).encode() + b"\n"
-    )
+    run = Run(path)
+    found = Curve(over, tuple(CURVES[over](run, values, quiet, EvaluateConfig(**fields))))
+    file_json(run, f"evaluations/curve-over-{over}.json", {"points": found.to_json()})
     return found
 
 
@@ -136,6 +135,7 @@ def _over_training_draws(run: Run, values: Sequence[int], quiet: bool, settings:
     for draws in values or [draws for draws in TRAINING_DRAWS_OF_CURVE if draws >= least]:
         folder = run.path
         if draws != run.config.draws:
+            run.folder.make(f"curves/training-draws-{draws}")  # refuses links
             folder = run.path / "curves" / f"training-draws-{draws}"
             if (folder / "config.json").exists():
                 resume(folder, quiet)
@@ -176,7 +176,8 @@ def _evaluation(
     settings: EvaluateConfig, posterior: Posterior, data: Data | None, rows: np.ndarray, likelihoods: RowLikelihoods
 ) -> Evaluation:
     """The result for rows of the run's data, or for other rows where `data` is None."""
-    summary = summarise(likelihoods)
+    exact = is_exact(posterior.model, posterior.method.proposal)
+    summary = summarise(likelihoods, exact)
     density = None if data is None else data.log_density
     return Evaluation(
         summary=summary,
@@ -186,10 +187,19 @@ def _evaluation(
         epoch=posterior.epoch,
         collected=posterior.collected,
         chains=1 + len(posterior.others),
-        exact=is_exact(posterior.model, posterior.method.proposal),
+        exact=exact,
         truth=None if density is None else float(density(rows).mean()),
         advice=tuple(_advice(settings, posterior)) if summary.unreliable else (),
     )
+
+
+def _in_units(likelihoods: RowLikelihoods, run: Run, rows: np.ndarray) -> RowLikelihoods:
+    """Densities of a table whose columns were scaled, in the units of the table."""
+    columns = run.columns
+    if columns is None or not columns.log_scale.any():
+        return likelihoods
+    change = torch.as_tensor(~missing_mask(rows) @ columns.log_scale).to(likelihoods.log_likelihood)
+    return likelihoods._replace(log_likelihood=likelihoods.log_likelihood - change)
 
 
 def _advice(settings: EvaluateConfig, posterior: Posterior) -> list[str]:
@@ -234,7 +244,10 @@ def _beside(found: Marginal, gap: Gap, likelihoods: RowLikelihoods) -> Annealed:
 
 def _check_annealing(settings: EvaluateConfig, runs: Sequence[Run]) -> None:
     if settings.of == "ensemble" or len(runs) > 1:
-        raise UserError("annealing is for one set of weights: of one run, --of mean or --of last; or leave --ais out")
+        raise UserError(
+            "bounds from both sides are of one set of weights: of one run, --of mean or --of last; leave --ais out, or "
+            "take --by annealing"
+        )
     if settings.ais_rows < 1:
         raise UserError(f"ais_rows must be at least 1, got {settings.ais_rows}")
     method = build(runs[0].config, runs[0].facts)

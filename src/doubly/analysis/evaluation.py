@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from doubly.analysis.config import EvaluateConfig
-from doubly.analysis.estimators import Chosen, Trust
+from doubly.analysis.estimators import Trust
 from doubly.analysis.results import Result, fields_of, plain, plus_minus
 from doubly.core.statistics import stderr
 from doubly.core.types import Over, Split
 from doubly.latents import RowLikelihoods
+from doubly.posterior.estimates import Chosen
 from doubly.posterior.scores import LikelihoodSummary
 
 WEIGHTS = {"mean": "mean of the weights", "last": "last sample of the weights", "ensemble": "ensemble of the weights"}
@@ -89,7 +90,7 @@ class Evaluation(Result):
             f"({WEIGHTS[self.settings.of]}, {how})"
         ]
         if self.chosen.estimator == "draws" and not self.exact:
-            lines.append(f"± {found.draw_error:.3f} of that is due to the draws")
+            lines += self._draws()
         lines += [self._why()] if self.chosen.by_draws is not None else []
         lines += [self._settled()] if self.trust and not self.exact else []
         if found.unreliable:
@@ -110,6 +111,18 @@ class Evaluation(Result):
             return f"annealed, {self.settings.temperatures} temperatures"
         return f"{self.summary.draws_used:.0f} draws, {self.summary.ess:.1f} of them effective"
 
+    def _draws(self) -> list[str]:
+        """The error due to the draws, and of which rows they cannot tell."""
+        found = self.summary
+        error = f"± {found.draw_error:.3f}{' or more' if found.draw_error_is_least else ''} of that is due to the draws"
+        lines = ["one draw does not say what of that is due to it" if math.isnan(found.draw_error) else error]
+        if found.unknown:
+            lines.append(
+                f"{found.unknown} of {found.n} rows have too few draws for k̂, or draws of one weight: whether these "
+                "miss some of p(z|x) is unknown; see --by annealing"
+            )
+        return lines
+
     def _why(self) -> str:
         return (
             f"scored by {self.chosen.estimator}: on validation rows draws of the proposal give "
@@ -122,6 +135,7 @@ class Evaluation(Result):
         said = [] if gap is None else [f"on rows of the model the bounds from below and above are {gap:.3f} apart"]
         said += [] if moved is None else [f"ten times the work changes validation rows by {moved:+.3f}"]
         said += [f"{self.trust.heavy:.0%} of them keep a heavy tail (k̂ > 0.7)"] if self.trust.heavy else []
+        said += [f"of {self.trust.unknown:.0%} the draws cannot tell"] if self.trust.unknown else []
         return f"{'settled' if self.trust.settled else 'not settled'}: {', '.join(said)}"
 
     def to_json(self) -> Any:
@@ -131,6 +145,7 @@ class Evaluation(Result):
         optional = {"truth": self.truth, "trust": trusted, "advice": self.advice or None, "annealed": self.annealed}
         return plain({
             **fields_of(self.summary),
+            "draw_error_is_least": self.summary.draw_error_is_least,
             "epoch": self.epoch,
             "collected": self.collected,
             "chains": self.chains,
@@ -243,4 +258,7 @@ class Curve(Result):
 
 def doubt(found: LikelihoodSummary) -> str:
     """A remark behind a number that rests on unreliable rows."""
-    return f"  ({found.unreliable} rows with k̂ > 0.7)" if found.unreliable else ""
+    said = [f"{found.unreliable} rows with k̂ > 0.7"] if found.unreliable else []
+    annealed = math.isnan(found.draw_error)  # there is no tail of weights to look at
+    said += [f"{found.unknown} of unknown k̂"] if found.unknown and not annealed else []
+    return f"  ({', '.join(said)})" if said else ""

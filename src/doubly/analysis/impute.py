@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from doubly.analysis.accuracy import CellErrors, imputation_accuracy, mask
-from doubly.analysis.report.files import check_place, save_columns, save_rows
+from doubly.analysis.report.files import check_place, save, save_columns, save_figure, save_rows
 from doubly.analysis.results import Result, plain
 from doubly.core.errors import UserError
 from doubly.core.types import Hide, Of, Split
 from doubly.data import read_rows
+from doubly.data.formats import check_room
 from doubly.latents.completions import ImputeConfig
 from doubly.posterior.store import Posterior
 from doubly.runs.fit import use_threads
@@ -60,7 +61,7 @@ class ImputedFile(Result):
         lines = [f"{self.missing} missing values of {self.rows} rows imputed: {self.out}"]
         if self.empty_rows:
             lines.append(f"note: {self.empty_rows} rows had no value at all; they are drawn from the model alone")
-        return "\n".join([*lines, *[self.note] * bool(self.left_out)])
+        return "\n".join([*lines, *[self.note] * bool(self.note)])
 
     def to_json(self) -> Any:
         found = super().to_json()
@@ -107,8 +108,10 @@ def impute_file(imputer: Imputer, input: str, out: str | None) -> ImputedFile:
     if out is None or Path(out).suffix.lower() not in (".csv", ".npz", ".npy"):
         raise UserError(f"name a file ending in .csv, .npz or .npy for the completed rows (--out), got {out!r}")
     check_place(Path(out))
-    x, left_out = given = read_rows(input, run.columns)
+    given = read_rows(input, run.columns)
+    x, left_out = given.rows, given.left_out
     missing = np.isnan(x)
+    check_room(12.0 * imputer.draws * x.size, f"{imputer.draws:,} completions of {len(x):,} rows", "take fewer draws")
     with imputer.posterior() as posterior:
         found = posterior.impute(x, imputer.draws, imputer.how, imputer.of, imputer.seed)
     binary = run.facts.kind == "binary"
@@ -141,10 +144,13 @@ def impute_hidden(imputer: Imputer, hide: Hide, share: float, split: Split, n: i
         )
     picture = None
     if len(data.shape) == 2:
-        from doubly.analysis.report.pictures import save_completions  # matplotlib is slow to load
+        from doubly.analysis.report.pictures import completions  # matplotlib is slow to load
 
-        picture = Path(out) if out else run.path / "figures" / f"completed-{hide}.png"
-        save_completions(picture, x, missing, found.imputed.completions[0], data.shape)
+        drawn = completions(x, missing, found.imputed.completions[0], data.shape)
+        if out:
+            save(picture := Path(out), drawn)
+        else:
+            picture = save_figure(run.path, f"completed-{hide}", drawn)
     return HiddenCells(
         hide=hide,
         split=split,

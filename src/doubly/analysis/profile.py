@@ -89,13 +89,14 @@ def _steps(method: Method, train: torch.Tensor) -> Callable[[int], None]:
 
 def _phases(method: Method, stats: Any, whole: float) -> list[Phase]:
     """Each phase by the functions that do its work; these functions do not call each other."""
+    prior = method.prior.given(method.prior.init(method.model.groups), method.model.groups)
     functions: dict[str, list[Callable[..., Any]]] = {
         "draw from the proposal": [Chain.draw, Chain.draw_vjp],
         "log p": [Chain.log_prob, Chain.log_prob_vjp],
         "backward": [nais._gradients, ChainVJP.vjp],
         "estimator, the rest": [type(method.estimator).__call__],
         "sampler": [type(method.sampler).ask, type(method.sampler).tell],
-        "prior": [type(method.prior).added],
+        "prior": [type(prior).added, type(method.prior).update],
         "proposal's optimiser": [type(method.optimiser).tell],
     }
     if type(method.sampler) is type(method.optimiser):

@@ -58,7 +58,7 @@ def collected(histories: Sequence[History]) -> dict[str, np.ndarray]:
 
 def label(name: str) -> str:
     """A trace's name for people."""
-    return LABELS.get(name) or name.replace("norm_", "norm of layer ")
+    return LABELS.get(name) or name.replace("norm_", "norm of layer ").replace("scale_", "scale of ")
 
 
 def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
@@ -67,6 +67,7 @@ def _scalars(record: Mapping[str, Any]) -> dict[str, float]:
         "valid": record["valid"],
         "train": record["train"],
         **{f"norm_{layer}": value for layer, value in record["norms"].items()},
+        **{f"scale_{group}": value for group, value in record.get("prior", {}).items()},  # 0.1 had none
         **record["sampler"],
         **{f"predicted_{name}": value for name, value in record["predicted"].items()},
     }

@@ -1,7 +1,7 @@
 """A diagnosis in words: what speaks against convergence, what the samples are worth, and what cannot be told."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from doubly.analysis.convergence import Summary
 from doubly.analysis.temperature import Temperature
@@ -36,6 +36,8 @@ class Evidence:
     one_sampler: bool
     """Whether all chains have the same sampler."""
     optimised: list[Optimised]
+    retried: dict[str, int] = field(default_factory=dict)
+    """Runs whose chain has diverged, and how often the step became a third."""
 
     @property
     def chains(self) -> int:
@@ -49,6 +51,11 @@ class Evidence:
 
 def verdict(found: Evidence) -> Iterator[str]:
     """One sentence a line."""
+    for path, number in found.retried.items():
+        yield (
+            f"{path} has diverged {number} times and went on each time with a third of the step: take a step of "
+            f"1/{3**number} from the start"
+        )
     if len(set(found.lengths)) > 1:
         yield f"the chains have {_list(found.lengths)} {found.noun}: the last {found.samples} of each are compared"
     for run in found.optimised:

@@ -5,6 +5,9 @@ listing      the registries, as text or JSON
 fit          fit, resume, profile
 evaluate     evaluate, compare, curve, diagnose
 impute       sample, impute
+tables       fill, odd
+export       export
+verify       verify, repair
 data         data
 report       report
 paper        reproduce

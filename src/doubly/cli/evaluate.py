@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from doubly.analysis.config import EvaluateConfig
-from doubly.cli.formatting import RunFolder, RunFolders, settings, show, some
+from doubly.cli.formatting import AllowCode, RunFolder, RunFolders, settings, show, some
 from doubly.core.types import Over
 
 
@@ -15,6 +15,7 @@ class Evaluate(EvaluateConfig):
     """Log-likelihood of held-out rows, by importance sampling with a proposal fitted to the weights."""
 
     folders: RunFolders = ()
+    allow_code: AllowCode = False
     input: str | None = None
     """Score the rows of this file (.csv, .npz, .npy) in place of a split of the run's own data."""
     rows: str | None = None
@@ -44,6 +45,7 @@ class Compare(EvaluateConfig):
     """Several runs on the same rows: the difference of each to the best, row by row, with its standard error."""
 
     folders: RunFolders = ()
+    allow_code: AllowCode = False
     json: bool = False
     """Print one JSON list."""
 
@@ -58,6 +60,7 @@ class Curve(EvaluateConfig):
     """Log-likelihood against the samples in the mean, the draws of an evaluation, or the draws of a training step."""
 
     folder: RunFolder = ""
+    allow_code: AllowCode = False
     over: Over = "samples"
     """samples in the mean (M), draws of the evaluation (K), or draws of training (S; fits runs in RUN/curves/)."""
     at: tuple[int, ...] = ()
@@ -79,6 +82,7 @@ class Diagnose:
     """Whether chains have mixed, what their samples are worth, and their temperature; each run is a chain."""
 
     folders: RunFolders = ()
+    allow_code: AllowCode = False
     json: bool = False
     """Print one JSON object."""
     out: str | None = None

@@ -4,7 +4,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from doubly.cli.formatting import RunFolder, settings, show
+from doubly.cli.formatting import AllowCode, RunFolder, settings, show
 from doubly.runs.config import Config, in_order
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Resume:
     """Continue a run that was stopped; the result is bit for bit that of a run without the stop."""
 
     folder: RunFolder
+    allow_code: AllowCode = False
     threads: int = 0
     """Threads to compute with; 0 takes the number the run began with (another number changes the last bits)."""
 

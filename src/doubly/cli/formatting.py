@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 RunFolder = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="A run folder.")]
 RunFolders = Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN …]", help="Run folders.")]
+AllowCode = Annotated[
+    bool, tyro.conf.arg(help="Let code that the run brings along be executed: only if you trust who made it.")
+]
 Settings = TypeVar("Settings")
 
 
@@ -21,6 +24,15 @@ def some(folders: tuple[str, ...]) -> tuple[str, ...]:
     if not folders:
         raise UserError("name a run folder, as in: doubly evaluate runs/mine (see doubly --help)")
     return folders
+
+
+def allow_code(command: object) -> None:
+    """Where a command says so, let the code of its runs be executed in this process."""
+    if getattr(command, "allow_code", False):
+        from doubly.runs.folder import Run
+
+        for folder in getattr(command, "folders", ()) or (getattr(command, "folder", ""),):
+            Run(folder, allow_code=True)
 
 
 def settings(command: object, kind: type[Settings]) -> Settings:

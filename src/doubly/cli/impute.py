@@ -6,7 +6,7 @@ from typing import Annotated
 
 import tyro
 
-from doubly.cli.formatting import RunFolder, show
+from doubly.cli.formatting import AllowCode, RunFolder, show
 from doubly.core.errors import UserError
 from doubly.core.types import Hide, ImputeMethod, Of, Split
 
@@ -16,6 +16,7 @@ class Sample:
     """Draw new rows from the model."""
 
     folder: RunFolder
+    allow_code: AllowCode = False
     n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 100
     """How many rows."""
     out: str = "samples.png"
@@ -27,9 +28,11 @@ class Sample:
 
     def run(self) -> None:
         from doubly.analysis.report.files import save_rows
+        from doubly.data.formats import check_room
         from doubly.runs.folder import Run
 
         run = Run(self.folder)
+        check_room(12.0 * self.n * run.facts.width, f"{self.n:,} rows of {run.facts.width} cells", "take fewer (-n)")
         rows = run.posterior().sample(self.n, self.of, self.seed)
         save_rows(Path(self.out), rows, run.facts.shape, run.columns)
         print(f"{self.n} rows in {self.out}")
@@ -40,6 +43,7 @@ class Impute:
     """Impute missing values (empty cells, NaN) of a file; or hide cells of known rows and see how well that works."""
 
     folder: RunFolder
+    allow_code: AllowCode = False
     input: str | None = None
     """A file of rows with missing values (.csv, .npz, .npy)."""
     out: str | None = None

@@ -10,6 +10,8 @@ import dataclasses
 import io
 import re
 import sys
+import warnings
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import tyro
@@ -17,12 +19,16 @@ import tyro
 from doubly.cli.check import Check
 from doubly.cli.data import Data
 from doubly.cli.evaluate import Compare, Curve, Diagnose, Evaluate
+from doubly.cli.export import Export
 from doubly.cli.fit import Fit, Profile, Resume
+from doubly.cli.formatting import allow_code
 from doubly.cli.impute import Impute, Sample
 from doubly.cli.paper import Reproduce
 from doubly.cli.registries import List
 from doubly.cli.report import Report
-from doubly.core.errors import UserError
+from doubly.cli.tables import Fill, Odd
+from doubly.cli.verify import Repair, Verify
+from doubly.core.errors import RunWarning, UserError
 from doubly.runs.config import Config
 from doubly.runs.presets import preset
 
@@ -36,8 +42,13 @@ COMMANDS: tuple[type, ...] = (
     Diagnose,
     Sample,
     Impute,
+    Fill,
+    Odd,
+    Export,
     Data,
     Report,
+    Verify,
+    Repair,
     Reproduce,
     List,
     Check,
@@ -48,7 +59,10 @@ def main(args: list[str] | None = None) -> None:
     """Run one command, turning a user's mistake into one line and exit code 2."""
     args = sys.argv[1:] if args is None else args
     try:
-        _parse(args).run()
+        with _one_line_warnings():
+            command = _parse(args)
+            allow_code(command)
+            command.run()
     except UserError as error:
         print(f"doubly: {error}", file=sys.stderr)
         sys.exit(2)
@@ -58,6 +72,23 @@ def main(args: list[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+
+
+@contextlib.contextmanager
+def _one_line_warnings() -> Iterator[None]:
+    """What a user should know of a run is a line of its own on standard error."""
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, RunWarning):
+            print(f"doubly: warning: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *rest, **more)
+
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+        warnings.simplefilter("default", RunWarning)
+        warnings.showwarning = show
+        yield
 
 
 def _parse(args: list[str]) -> Any:

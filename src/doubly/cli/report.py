@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from doubly.cli.formatting import RunFolder
+from doubly.cli.formatting import AllowCode, RunFolder
 
 
 @dataclass(frozen=True)
@@ -10,6 +10,7 @@ class Report:
     """Make RUN/report.html: results, curves, data, samples and weights in one file."""
 
     folder: RunFolder
+    allow_code: AllowCode = False
 
     def run(self) -> None:
         from doubly.analysis.report import make

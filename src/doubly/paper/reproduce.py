@@ -1,7 +1,6 @@
 """Making a row of the paper's tables by one command: train, collect, refit, score, and file the result."""
 
 import dataclasses
-import json
 import math
 import os
 import platform
@@ -18,9 +17,10 @@ import torch
 
 from doubly.analysis.evaluate import anneal, evaluate
 from doubly.analysis.evaluation import Evaluation
-from doubly.core.errors import UserError
-from doubly.core.files import write
+from doubly.core.errors import Damaged, UserError
+from doubly.core.sealed import MOST_JSON, dump_json, load_json
 from doubly.paper.budget import hurried, train, within
+from doubly.paper.history import add_score, score_of
 from doubly.paper.recipes import FREE, Recipe, recipes, with_recommended
 from doubly.paper.result import AnnealedRow, RowResult
 from doubly.runs.build import build
@@ -59,7 +59,8 @@ def reproduce(
     if result.annealed is None:
         result = dataclasses.replace(result, annealed=_annealed_before(file, result))
     result.save(file)
-    (run.path / SCORING).unlink()
+    add_score(results, score_of(title, result))
+    run.folder.remove(SCORING)
     return result
 
 
@@ -91,6 +92,8 @@ def add_annealed(
     annealed = AnnealedRow(asked.ais, asked.ais_chains, anneal(folder, quiet, **vars(asked)))
     result = dataclasses.replace(result, annealed=annealed)
     result.save(file)
+    value, how = annealed.found.log_likelihood, f"{annealed.temperatures:,} temperatures"
+    add_score(results, dataclasses.replace(score_of(title, result), log_likelihood=round(value, 4), how=how))
     return result
 
 
@@ -123,20 +126,30 @@ def _annealed_before(file: Path, result: RowResult) -> AnnealedRow | None:
 @contextmanager
 def _counted(run: Run) -> Iterator[None]:
     """Add the time that scoring takes to the time it took before it was stopped: the row's hours count all of it."""
-    file, started = run.path / SCORING, time.monotonic()
-    before = json.loads(file.read_text())["seconds"] if file.exists() else 0.0
+    started = time.monotonic()
+    before = _scoring(run) if run.folder.exists(SCORING) else 0.0
     try:
         yield
     finally:
-        write(file, json.dumps({"seconds": before + time.monotonic() - started}).encode() + b"\n")
+        run.folder.write(SCORING, dump_json({"seconds": before + time.monotonic() - started}))
+
+
+def _scoring(run: Run) -> float:
+    """Seconds that scoring has taken so far."""
+    found = load_json(run.folder.read(SCORING, MOST_JSON) or b"", run.path / SCORING, required=False)
+    try:
+        return float(found["seconds"])
+    except (KeyError, TypeError, ValueError):
+        raise Damaged(f"{run.path / SCORING} is damaged: it must say seconds; remove it") from None
 
 
 def _result(recipe: Recipe, run: Run, found: Evaluation, commit: str | None) -> RowResult:
     metrics, config, summary, settings = run.metrics(), run.config, found.summary, found.settings
     rows = len(run.data().train)
-    training, scoring = _training(metrics), json.loads((run.path / SCORING).read_text())["seconds"]
+    training, scoring = _training(metrics), _scoring(run)
     value = found.annealed or summary
-    too_few_draws = found.annealed is None and settings.draws < recipe.evaluation.draws
+    estimator = found.chosen.estimator
+    too_few_draws = found.annealed is None and estimator == "draws" and settings.draws < recipe.evaluation.draws
     fewer = found.collected < recipe.config.collect or too_few_draws
     return RowResult(
         name=recipe.name,
@@ -147,7 +160,7 @@ def _result(recipe: Recipe, run: Run, found: Evaluation, commit: str | None) -> 
         log_likelihood=value.log_likelihood,
         stderr=value.stderr,
         annealed=AnnealedRow(settings.ais, settings.ais_chains, found.annealed) if found.annealed else None,
-        by_draws=summary.log_likelihood,
+        by_draws=summary.log_likelihood if estimator == "draws" else None,
         draw_error=None if math.isnan(summary.draw_error) else summary.draw_error,
         of=settings.of,
         draws=settings.draws,
@@ -175,7 +188,19 @@ def _result(recipe: Recipe, run: Run, found: Evaluation, commit: str | None) -> 
         data_sha256=run.data_digest,
         config=config,
         commit=commit,
+        estimator=estimator,
+        temperatures=settings.temperatures if estimator == "annealing" else None,
+        gap=found.trust.gap if found.trust else None,
+        settled=found.trust.settled if found.trust else None,
+        temperature=_temperature(metrics),
     )
+
+
+def _temperature(metrics: Sequence[Mapping[str, Any]]) -> float | None:
+    """The mean kinetic temperature over the epochs of the collection."""
+    each = [record["sampler"].get("temperature") for record in metrics if record["phase"] == "collect"]
+    found = [value for value in each if value is not None]
+    return statistics.fmean(found) if found else None
 
 
 def _training(metrics: Sequence[Mapping[str, Any]]) -> float:

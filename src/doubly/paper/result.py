@@ -51,8 +51,8 @@ class RowResult(Result):
     """The value of the row, in nats: by annealing where the recipe asks for it, else by importance sampling."""
     stderr: float | None
     annealed: AnnealedRow | None
-    by_draws: float
-    """The log-likelihood by importance sampling."""
+    by_draws: float | None
+    """The log-likelihood by importance sampling; None where the row was scored by annealing alone."""
     draw_error: float | None
     of: str
     draws: int
@@ -81,6 +81,16 @@ class RowResult(Result):
     config: Config
     commit: str | None
     """The commit of the code, where it was known."""
+    estimator: str = "draws"
+    """By which estimate the row was scored: exact, draws or annealing."""
+    temperatures: int | None = None
+    """Temperatures of annealing, where that is the estimate."""
+    gap: float | None = None
+    """Nats between its bounds from below and above on rows drawn from the model."""
+    settled: bool | None = None
+    """Whether more work was seen to change the number by less than half a nat; None where that was not looked at."""
+    temperature: float | None = None
+    """The mean kinetic temperature of the chain while samples were collected; None where there is no momentum."""
 
     def text(self) -> str:
         annealed = [f"annealed {self.annealed.text()}"] if self.annealed else []
@@ -92,6 +102,18 @@ class RowResult(Result):
         """The number with its standard error."""
         return f"{self.log_likelihood:.2f} ± {self.stderr or 0:.2f}"
 
+    def estimate(self) -> str:
+        """How the number was found, and how far to trust it."""
+        if self.estimator == "exact":
+            return "exact"
+        if self.annealed is not None and self.log_likelihood == self.annealed.found.log_likelihood:
+            found = self.annealed
+            return f"{found.temperatures:,} temperatures, bounds {found.found.gap_on_simulated_rows:.2f} apart"
+        if self.estimator == "annealing":
+            apart = "" if self.gap is None else f", bounds {self.gap:.2f} apart"
+            return f"{self.temperatures or 0:,} temperatures{apart}"
+        return f"{self.draws:,} draws, k̂ > 0.7: {self.unreliable_share:.0%}"
+
     def marks(self) -> list[str]:
         """Remarks beside the number: what it lacks, and where it differs from what its recipe says now."""
         recipe = recipes().get(self.name)
@@ -100,9 +122,13 @@ class RowResult(Result):
         recommended = self.preset == "recommended"
         said = {
             "recommended settings": recommended,
-            "cut": self.cut or (not recipe.evaluation.ais and self.draws < recipe.evaluation.draws),
+            "cut": self.cut
+            or (self.estimator == "draws" and not recipe.evaluation.ais and self.draws < recipe.evaluation.draws),
             f"seed {self.seed}": self.seed != 0,
-            f"by K draws {self.by_draws:.2f}": self.by_draws != self.log_likelihood,
+            f"by K draws {self.by_draws or 0:.2f}": self.by_draws not in (None, self.log_likelihood),
+            "not settled": self.settled is False,
+            "code not committed": self.commit is None or self.commit.endswith("-dirty"),
+            "data not checksummed": self.data_sha256 is None,
             "not annealed": recipe.evaluation.ais > 0 and self.annealed is None,
         }
         return [
@@ -114,8 +140,11 @@ class RowResult(Result):
         """Settings that are not those of the recipe; the refit and the refining are always the paper row's."""
         here, there = dataclasses.asdict(self.config), dataclasses.asdict(recipe.config)
         if recipe.config.hidden:  # else there is no proposal to fit
-            here |= {"refit": self.refit, "refine": self.refine}
-            there |= {"refit": paper.refit, "refine": paper.evaluation.refine}
+            here |= {"refit": self.refit}
+            there |= {"refit": paper.refit}
+        if recipe.config.hidden and self.estimator == "draws":
+            here |= {"refine": self.refine}
+            there |= {"refine": paper.evaluation.refine}
         left_out = (*FREE, "seed", *["warmup_step"] * (not here["warmup"]))
         return [
             f"{name} {_written(here[name])}"
@@ -131,7 +160,8 @@ class RowResult(Result):
         """From a result of this version or of an earlier one, which had fewer fields and other names."""
         known = {RENAMED.get(name, name): value for name, value in fields.items()}
         earlier = {"annealed": None, "by_draws": known["log_likelihood"], "refine": 0, "data_sha256": None}
-        known = earlier | {"commit": None} | known
+        exact = not known["config"]["hidden"]
+        known = earlier | {"commit": None, "estimator": "exact" if exact else "draws"} | known
         passes, objective = known["refit"]
         return cls(**known | {
             "annealed": AnnealedRow.from_json(known["annealed"]) if known["annealed"] else None,

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from doubly.paper.history import read_scores, told
 from doubly.paper.recipes import Recipe, recipes
 from doubly.paper.result import RowResult
 from doubly.runs.progress import span
@@ -9,10 +10,12 @@ from doubly.runs.progress import span
 INTRODUCTION = """
 `doubly reproduce` makes this page from `results/`; `doubly reproduce NAME` makes a row anew. *Ours* is the mean
 log-likelihood of a test row in nats, with its standard error over rows. The weights are the mean of M samples; for
-optimisers (M = 0) they are the last. The log-likelihood is estimated by importance sampling with K draws of the latent
-variables for each row. The draws come from a proposal that is fitted to these weights and then refined for each row
-alone. The estimate is in expectation a lower bound. Where many rows have k̂ > 0.7, few of the K draws carry most of the
-weight, and the true value is higher.
+optimisers (M = 0) they are the last. *Estimate* says how the log-likelihood was found. By draws: importance sampling
+with K draws of the latent variables for each row, from a proposal that is fitted to these weights and then refined for
+each row alone; where many rows have k̂ > 0.7, few of the K draws carry most of the weight, and the true value is higher.
+By temperatures: annealing from the proposal or from the prior, with how far apart its bounds from below and above are
+on rows drawn from the model. Both are lower bounds in expectation. Rows with recommended settings take the larger of
+the two, chosen on validation rows; do not compare such a number with one by draws as if both were the models' own.
 
 *Annealed* is the estimate by annealed importance sampling, where it was made (`doubly reproduce NAME --anneal`). The
 number in brackets is the gap between its lower and upper bounds on rows drawn from the model. For rows trained with
@@ -20,10 +23,19 @@ Gibbs chains, *ours* is the annealed value: their training does not fit the post
 shape of a proposal, so importance sampling gives a loose bound.
 
 Published numbers in brackets are bounds. *Cut* means that time ran out: training ended while validation still rose or
-before all samples were collected, or scoring ended before the recipe's number of draws. The last column also names
-every setting in which a result differs from its recipe.
+before all samples were collected, or scoring ended before the recipe's number of draws. *Temperature* is the mean
+kinetic temperature of the chain during the collection; results made before it was recorded have none. The last column
+also names every setting in which a result differs from its recipe, and whether its code was committed and its data
+checksummed.
 """
-COLUMNS = ("row", "name", "paper", "ours", "difference", "annealed", "M", "K", "k̂ > 0.7", "hours", "")
+COLUMNS = ("row", "name", "paper", "ours", "difference", "estimate", "annealed", "M", "temperature", "hours", "")
+SCORES = """
+## How often test rows were looked at
+
+Every score that the test rows of a row have had, the oldest first. Most are of different weights; a score by draws
+that is followed by one with temperatures may be of the same weights. No setting was chosen by a test score, but whoever
+made a row anew knew its earlier scores.
+"""
 
 
 def page(results: str | Path) -> str:
@@ -38,6 +50,12 @@ def page(results: str | Path) -> str:
         for recipe in rows:
             mine = [result for result in found if result.name == recipe.name]
             lines += [_line(recipe, result) for result in mine] or [_line(recipe, None)]
+        lines.append("")
+    if scores := read_scores(results):
+        lines += [*SCORES.strip().splitlines(), "", "| row | looks | scores |", "|---|---|---|"]
+        for name in recipes():
+            if looks := sum(score.row == name for score in scores):
+                lines.append(f"| `{name}` | {looks} | {told(scores, name)} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -66,7 +84,7 @@ def _line(recipe: Recipe, result: RowResult | None) -> str:
     difference = "" if recipe.bound else f"{result.log_likelihood - recipe.published:+.2f}"
     annealed = result.annealed.text() if result.annealed else ""
     return (
-        f"| {recipe.label} | `{recipe.name}` | {published} | {result.value()} | {difference} | {annealed} | "
-        f"{result.samples} | {result.draws:,} | {result.unreliable_share:.0%} | {result.hours:.2f} | "
-        f"{', '.join(result.marks())} |"
+        f"| {recipe.label} | `{recipe.name}` | {published} | {result.value()} | {difference} | {result.estimate()} | "
+        f"{annealed} | {result.samples} | {'' if result.temperature is None else f'{result.temperature:.2f}'} | "
+        f"{result.hours:.2f} | {', '.join(result.marks())} |"
     )

@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import json
 import shlex
 from collections.abc import Sequence
 from importlib.resources import files as resources
@@ -17,8 +16,9 @@ from doubly import __version__
 from doubly.analysis.evaluation import FiledEvaluation
 from doubly.analysis.report import figures
 from doubly.analysis.report.figures import Record
-from doubly.analysis.report.files import save
-from doubly.core.errors import UserError
+from doubly.analysis.report.files import save_figure
+from doubly.core.errors import Damaged, UserError
+from doubly.core.sealed import MOST_JSON, load_json
 from doubly.core.types import Of
 from doubly.data import SPLITS, Data
 from doubly.latents import ESTIMATORS, OBJECTIVES
@@ -86,10 +86,10 @@ def make(folder: str | Path) -> tuple[str, Path]:
     results = [_best(metrics, run.config), *scores]
     sections = _sections(metrics, data, posterior, run.config)
     for drawing in (drawing for section in sections for drawing in section.drawings):
-        save(run.path / "figures" / f"{drawing.name}.png", drawing.png)
+        save_figure(run.path, drawing.name, drawing.png)
     page = run.path / "report.html"
     title = f"{_model_name(run.config, data)} on {data.name}"
-    save(page, _page(run, title, facts, results, sections).encode())
+    run.folder.write("report.html", _page(run, title, facts, results, sections).encode())
     return _table(facts, results), page
 
 
@@ -127,8 +127,8 @@ def _best(metrics: Sequence[Record], config: Config) -> Result:
 def _evaluations(run: Run) -> tuple[list[Result], list[Fact]]:
     """What `doubly evaluate` has found; and, in words, what other files there say."""
     results, facts = [], []
-    for file in sorted((run.path / "evaluations").glob("*.json")):
-        found = _read(file)
+    for name in run.folder.names("evaluations", r".*\.json"):
+        file, found = run.path / name, _read(run, name)
         if file.stem.startswith("curve-"):
             continue  # `doubly curve` draws a picture of its own
         if evaluation := FiledEvaluation.from_json(found):
@@ -138,12 +138,11 @@ def _evaluations(run: Run) -> tuple[list[Result], list[Fact]]:
     return results, facts
 
 
-def _read(file: Path) -> Record:
+def _read(run: Run, name: str) -> Record:
     try:
-        found = json.loads(file.read_text())
-    except ValueError as error:
-        raise UserError(f"{file} cannot be read ({error}): remove it and run doubly evaluate again") from None
-    return found if isinstance(found, dict) else {"value": found}
+        return load_json(run.folder.read(name, MOST_JSON) or b"", run.path / name, required=False)
+    except Damaged as error:
+        raise UserError(f"{error}; remove it and run doubly evaluate again") from None
 
 
 def _result(found: FiledEvaluation, exact: bool) -> Result:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from doubly.core.errors import UserError
-from doubly.core.files import write
+from doubly.core.files import Folder, write
 from doubly.data import Columns
 
 MOST_IN_PICTURE = 10_000
@@ -69,6 +69,12 @@ def save(path: Path, content: bytes) -> None:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise UserError(f"cannot write {path} ({reason}): choose another place") from None
+
+
+def save_figure(folder: str | Path, name: str, content: bytes) -> Path:
+    """Write a picture into the figures of a run folder, which is not left by any link."""
+    Folder(Path(folder)).write(f"figures/{name}.png", content)
+    return Path(folder) / "figures" / f"{name}.png"
 
 
 def _npz(rows: np.ndarray, shape: tuple[int, ...]) -> bytes:

@@ -1,0 +1,123 @@
+"""What a learnt table answers, cell by cell: completions of what is missing, and how odd what is there looks."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from doubly.core.random import generator
+from doubly.data import Columns
+from doubly.latents import normalised, propose
+from doubly.latents.completions import ImputeConfig, Moments
+from doubly.latents.completions import impute as run_chains
+from doubly.latents.importance import log_mean_weight, pick
+from doubly.latents.pair import Pair
+from doubly.runs.learn import Learnt
+
+DRAWS = 200  # of the latents of each row, by each sample of the weights
+MOST_CELLS = 2**22  # draws x rows x entries at a time
+SPREAD_COPIES = 100  # completions behind the spread of a cell, at least
+CHAINS, SWEEPS = 20, 20  # of chains, where the columns have an order
+
+
+class Completed(NamedTuple):
+    """Rows with their missing entries completed, in the model's units."""
+
+    expected: np.ndarray
+    """(rows, D): the mean of real entries, the probability of each level of others."""
+    copies: np.ndarray
+    """(copies, rows, D): draws of the missing entries given the others."""
+
+
+@torch.no_grad()
+def complete(learnt: Learnt, rows: Tensor, copies: int = SPREAD_COPIES, seed: int = 0) -> Completed:
+    """Complete rows with missing entries (NaN), with all samples of the weights that were learnt.
+
+    Draws of the latents are weighed by what is observed; the expectation is their weighted mean, and each copy has
+    latents that are chosen by weight, then the missing entries drawn given them.
+    """
+    pairs, rng = learnt.pairs, generator("cpu", seed, "complete")
+    per = [len(part) for part in np.array_split(np.arange(max(copies, len(pairs))), len(pairs))]
+    expected, drawn = rows.new_zeros(rows.shape), []
+    for pair, number in zip(pairs, per, strict=True):
+        parts = [_completed(pair, block, number, rng) for block in _blocks(rows)]
+        expected += torch.cat([mean for mean, _ in parts]) / len(pairs)
+        drawn.append(torch.cat([copy for _, copy in parts], 1))
+    turns = torch.cat(drawn)[torch.randperm(sum(per), generator=rng)[:copies]]
+    return Completed(torch.where(rows.isnan(), expected, rows).numpy(), turns.numpy())
+
+
+def _completed(pair: Pair, rows: Tensor, copies: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    layer, params = pair.data_layer
+    missing = rows.isnan()
+    if not layer.factorised:
+        start = Moments(torch.full((rows.shape[1],), 0.5), torch.full((rows.shape[1],), 0.5))
+        chains = max(copies, CHAINS)
+        found = run_chains(pair, rows.nan_to_num(), missing, start, chains, ImputeConfig(sweeps=SWEEPS), rng)
+        return found.expected.mean(0), found.rows[:copies]
+    if not pair.proposal.layers:
+        wide = rows.nan_to_num().expand(copies, *rows.shape)
+        mean = torch.where(missing, layer.mean(params, wide[0], pair.given(())), rows)
+        return mean, layer.impute(params, wide, missing.expand_as(wide), pair.given(()), rng).value
+    draws = propose(pair, rows, DRAWS, rng)
+    weight = normalised(draws.log_weight)
+    means = layer.mean(params, rows.nan_to_num(), pair.given(draws.latents))
+    mean = torch.where(missing, (weight[..., None] * means).sum(0), rows)
+    chosen = torch.multinomial(weight.T, copies, replacement=True, generator=rng).T
+    z = torch.stack([pick(draws.latents[0], turn) for turn in chosen])
+    wide = rows.nan_to_num().expand(copies, *rows.shape)
+    return mean, layer.impute(params, wide, missing.expand_as(wide), z, rng).value
+
+
+@torch.no_grad()
+def log_prob(learnt: Learnt, rows: Tensor, seed: int = 0) -> np.ndarray:
+    """log p of the observed cells of each row, in the model's units: the mean of the densities of all samples."""
+    rng, found = generator("cpu", seed, "odd"), []
+    for pair in learnt.pairs:
+        blocks = [log_mean_weight(_weights(pair, block, rng)) for block in _blocks(rows)]
+        found.append(torch.cat(blocks).double())
+    return (torch.stack(found).logsumexp(0) - math.log(len(found))).numpy()
+
+
+def _weights(pair: Pair, rows: Tensor, rng: torch.Generator) -> Tensor:
+    if pair.proposal.layers or pair.proposal.masked:
+        return propose(pair, rows, DRAWS if pair.proposal.layers else 1, rng).log_weight
+    return pair.model.log_prob(pair.theta, (rows,))[None]
+
+
+class OddCells(NamedTuple):
+    """How odd rows and their cells are; cells that are missing have NaN."""
+
+    log_prob: np.ndarray
+    """(rows,) log p of what is observed."""
+    excess: np.ndarray
+    """(rows, columns): nats by which a cell is less likely, given the others, than cells of its column are on
+    average."""
+    strangeness: np.ndarray
+    """(rows,) the sum of what is in excess, over the cells."""
+
+
+def odd_cells(learnt: Learnt, columns: Columns, rows: Tensor, seed: int = 0) -> OddCells:
+    """log p(cell | the other cells of its row), as the difference of two densities, for every observed cell."""
+    whole, sources = log_prob(learnt, rows, seed), columns.sources
+    missing = rows.isnan().numpy()
+    cells = np.full((len(rows), len(columns.columns)), np.nan)
+    for at in range(len(columns.columns)):
+        mine = sources == at
+        there = ~missing[:, mine].any(1)
+        if there.any():
+            without = rows[torch.as_tensor(there)].clone()
+            without[:, torch.as_tensor(mine)] = math.nan
+            cells[there, at] = whole[there] - log_prob(learnt, without, seed)
+    excess = np.nanmean(cells, 0) - cells
+    average = np.nanmean(cells, 0)
+    # what would be expected of the cells that are there, against what is found
+    strangeness = np.where(np.isnan(cells), 0, average).sum(1) - np.nansum(cells, 1)
+    return OddCells(whole, excess, strangeness)
+
+
+def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = rows.split(max(1, MOST_CELLS // (DRAWS * rows.shape[1])))
+    return found

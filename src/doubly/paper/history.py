@@ -1,0 +1,69 @@
+"""Every score that the test rows of a table's row have had: a list that only grows, kept beside the results."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from doubly.analysis.results import Result
+from doubly.core.errors import UserError
+from doubly.core.files import write
+from doubly.paper.result import RowResult
+
+FILE = "scores.jsonl"  # in the folder of the results; one object a line
+
+
+@dataclass(frozen=True)
+class Score(Result):
+    """One look at the test rows."""
+
+    title: str
+    """The file of the result, without its ending."""
+    row: str
+    log_likelihood: float
+    how: str
+    """The estimate, in a few words."""
+    samples: int
+    """Samples of the weights in the mean; 0 for the last weights of an optimiser."""
+    cut: bool
+    commit: str | None
+    """Of the code."""
+
+    def text(self) -> str:
+        return f"{self.log_likelihood:.2f} ({self.how}{', cut' if self.cut else ''})"
+
+
+def score_of(title: str, result: RowResult) -> Score:
+    """What a result says of the test rows, as one more look at them."""
+    return Score(
+        title=title,
+        row=result.name,
+        log_likelihood=round(result.log_likelihood, 4),
+        how=result.estimate().split(", bounds")[0].split(", k̂")[0] + (", refined" if result.refine else ""),
+        samples=result.samples,
+        cut=result.cut,
+        commit=result.commit,
+    )
+
+
+def read_scores(results: str | Path) -> list[Score]:
+    """All scores, the oldest first."""
+    file = Path(results) / FILE
+    if not file.exists():
+        return []
+    try:
+        return [Score(**json.loads(line)) for line in file.read_text().splitlines()]
+    except (ValueError, TypeError) as error:
+        raise UserError(f"{file} is no list of scores ({error!r}): restore it from the repository") from None
+
+
+def add_score(results: str | Path, score: Score) -> None:
+    """Append one, unless the same weights have been scored the same way before."""
+    before = read_scores(results)
+    if score not in before:
+        write(Path(results) / FILE, "".join(json.dumps(each.to_json()) + "\n" for each in [*before, score]).encode())
+
+
+def told(scores: Sequence[Score], row: str) -> str:
+    """The scores of a row's test rows in the order in which they were made."""
+    return " → ".join(score.text() for score in scores if score.row == row)
