@@ -6,7 +6,7 @@ RUN ?= runs/digits
 # what `make run` fits; shorten it with FIT="--epochs 4 --collect 2"
 FIT ?= --hidden 100 --step 0.02 --phi-step 1e-3 --epochs 100 --collect 40 --keep 5
 
-.PHONY: setup run test quick check bench bench-quality study figures docs
+.PHONY: setup run test quick check bench bench-quality study calibrate mutate figures docs torture
 
 setup: $(VENV)/.installed
 
@@ -44,6 +44,10 @@ bench: setup
 	$(BIN)/python benchmarks/adaptive.py --record
 	$(BIN)/python benchmarks/growth.py --record
 
+# run folders: every I/O call stopped or failed, bits flipped, files of data damaged; shorten it with TORTURE="--every 9"
+torture: setup
+	$(BIN)/python tests/torture.py $(TORTURE)
+
 # go on after an interruption with QUALITY=--resume
 bench-quality: setup
 	$(BIN)/python benchmarks/quality.py $(QUALITY)
@@ -52,6 +56,14 @@ bench-quality: setup
 study: setup
 	$(BIN)/python benchmarks/study.py --data digits
 	$(BIN)/python benchmarks/study.py --data caltech-silhouettes
+
+# simulation-based calibration of every estimator and sampler; goes on by itself, and draws docs/reports/calibration.svg
+calibrate: setup
+	$(BIN)/python benchmarks/calibrate.py $(CASES)
+
+# small bugs are planted one by one, and the tests must see them; some of them with MUTATE="--only sgld"
+mutate: setup
+	$(BIN)/python tests/mutate.py $(MUTATE)
 
 # the paper's figures, from the runs of doubly reproduce
 figures: setup

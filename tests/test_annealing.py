@@ -399,6 +399,85 @@ def test_a_trajectory_that_leaves_the_numbers_is_refused():
     assert (acceptance == 0).all()
 
 
+# Missing values.
+
+MASKS = torch.tensor([[False, True, False, True], [True, True, True, True], [False] * 4])  # some, all, none
+# Of real rows, whose start and steps are the same for all chains of a row, the second row keeps one value
+REAL_MASKS = torch.tensor([[False, True, False], [True, True, False], [False] * 3])
+
+
+def with_missing(known: Known, masked: bool, mask: Tensor, exact: Tensor) -> tuple[Known, Tensor]:
+    """The same with values missing, under a proposal that knows of such or not; and completed rows to show it.
+
+    The completions are far from the truth, and not even 0 or 1: whatever is shown, E[w] = p(x_observed).
+    """
+    pair, x = known.pair, known.x.masked_fill(mask, math.nan)
+    if masked:
+        width, layers = known.x.shape[1], pair.proposal.layers
+        kinds = {"SBN": "sbn", "DARN": "darn", "Gaussian": "gaussian:widths=none"}
+        names = [kinds[type(layer).__name__] for layer in layers[::-1]]
+        hidden = tuple(layer.n_out for layer in layers[::-1])
+        proposal = Chain.build_proposal(names, data=width, hidden=hidden, masked=True)
+        rng = torch.Generator().manual_seed(34)
+        phi = (0.3 * torch.randn(proposal.size, generator=rng)).to(pair.theta.dtype)
+        for params in proposal.unflatten(phi) if "Gaussian" in type(layers[0]).__name__ else []:  # views of phi
+            params["W_sigma"].zero_()
+            params["b_sigma"].fill_(0.1)
+        pair = pair._replace(proposal=proposal, phi=phi)
+    return Known(pair, x, exact), torch.where(mask, torch.full_like(x, 0.7), x)
+
+
+def log_observed(pair: Pair, x: Tensor, mask: Tensor) -> Tensor:
+    """log p(x_observed) of binary rows: the sum over all rows that agree where they are observed."""
+    whole = log_evidence(pair, bits(4))
+    fits = [((bits(4) == row) | missing).all(1) for row, missing in zip(x, mask, strict=True)]
+    return torch.stack([whole[each].logsumexp(0) for each in fits])
+
+
+def assert_mean_weight(case: tuple[Known, Tensor], annealing: Annealing, seed: int) -> None:
+    known, seen = case
+    rng = torch.Generator().manual_seed(seed)
+    found = annealing._log_weights(known.pair, known.x, None, rng, lambda done, total: None, 2**23, seen)
+    assert_mean(torch.exp(found - known.exact), 1)
+    assert torch.exp(found - known.exact).std(0)[0] < 3, "or the test sees nothing"
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@each_start
+@pytest.mark.parametrize("temperatures", [1, 4])
+@pytest.mark.parametrize(("names", "proposal", "hidden"), [("sbn", "sbn", (3,)), ("sbn,darn,sbn", "sbn,darn", (2, 2))])
+def test_missing_values_are_summed_out(
+    names: str, proposal: str, hidden: tuple[int, ...], temperatures: int, start: Start, masked: bool, kernels: str
+):
+    """E[w] = p(x_observed), enumerated, with some, all and no values missing; with all missing that is 1."""
+    known = enumerated(names, proposal, hidden, torch.float32)
+    exact = log_observed(known.pair, X, MASKS)
+    assert exact[1].abs() < 1e-9
+    assert_mean_weight(with_missing(known, masked, MASKS, exact), Annealing(temperatures, 10_000, start), seed=35)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@each_start
+def test_missing_values_are_summed_out_under_real_latents(start: Start, masked: bool):
+    """E[w] = p(x_observed), the marginal of a Gaussian."""
+    known = linear(1)
+    law = moments(known.pair.model, known.pair.theta)
+    marginals = [(law.mean[there], law.covariance_matrix[there][:, there]) for there in ~REAL_MASKS]
+    exact = torch.stack([
+        torch.distributions.MultivariateNormal(mean, covariance).log_prob(x[~gone])
+        for (mean, covariance), x, gone in zip(marginals, known.x, REAL_MASKS, strict=True)
+    ])  # fmt: skip
+    assert_mean_weight(with_missing(known, masked, REAL_MASKS, exact), Annealing(4, 4000, start, leapfrog=3), seed=36)
+
+
+def test_missing_values_that_cannot_be_summed_out_are_refused():
+    x, rng = X.masked_fill(MASKS, math.nan), torch.Generator()
+    with pytest.raises(UserError, match="independent given the latents, got DARN"):
+        Annealing(2).log_likelihood(random_pair("darn", "darn", (3,)), x, rng)
+    with pytest.raises(UserError, match="completed rows to show it"):
+        Annealing(2, start="proposal").log_likelihood(random_pair("sbn", "sbn", (3,)), x, rng)
+
+
 # Bounds on both sides.
 
 SIDES = {

@@ -174,11 +174,19 @@ def look_at(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\n", b"[]\n", b"{}\n"])
-def test_damaged_records_are_told_by_their_file(content, table_run, capsys, tmp_path):
+def test_damaged_records_are_told_by_their_file_and_never_needed_to_go_on(content, table_run, capsys, tmp_path):
     folder = shutil.copytree(table_run, tmp_path / "run")
-    (folder / "metrics.jsonl").write_bytes(content)
-    for command in ("report", "diagnose", "resume"):
-        assert "metrics.jsonl is damaged" in refused(capsys, command, str(folder))
+    file = folder / "metrics.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(content + b"".join(lines[1:]))
+    for command in ("report", "resume"):
+        doubly.cli.main([command, str(folder)])
+        assert "metrics.jsonl is damaged: 1 of its lines are left out" in capsys.readouterr().err
+        file.write_bytes(content + b"".join(lines[1:]))
+    file.write_bytes(content)
+    with pytest.raises(SystemExit):
+        doubly.cli.main(["report", str(folder)])
+    assert "has finished no epoch yet" in capsys.readouterr().err
 
 
 # From Python
@@ -190,7 +198,7 @@ def test_damaged_records_are_told_by_their_file(content, table_run, capsys, tmp_
         ({"hidden": 200}, "hidden must be a list of whole numbers, as in (200,), got 200"),
         ({"hidden": (2.5,)}, "got (2.5,)"),
         ({"data": np.zeros((3, 2))}, "data must be a text, got ndarray; for an array take DeepGenerativeModel"),
-        ({"step": "0.1"}, "step must be a number, got '0.1'"),
+        ({"step": "0.1"}, "step must be a number, or auto, got '0.1'"),
         ({"epochs": 2.5}, "epochs must be a whole number, got 2.5"),
         ({"resample": "yes"}, "resample must be true or false, got 'yes'"),
         ({"prior": None}, "prior must be a text, got NoneType"),

@@ -1,5 +1,6 @@
 """The command line: what it prints, what it refuses, and that it starts at once."""
 
+import dataclasses
 import json
 import math
 import subprocess
@@ -56,7 +57,7 @@ def test_an_unknown_name_is_told_which_exist(flag, capsys, tmp_path):
     ("args", "said"),
     [
         (["--step", "-1"], "step must be positive and finite, got -1.0"),
-        (["--draws", "0"], "must be at least 1, got 0"),
+        (["--draws", "-1"], "must be at least 0, got -1"),
         (["--hidden", "0"], "at least one unit"),
         (["--hidden", "-3"], "at least one unit"),
         (["--model", "sbn,sbn,sbn"], "3 layer types (sbn, sbn, sbn) for 2 layers"),
@@ -86,10 +87,9 @@ def test_bad_settings_are_one_line(args, said, capsys, tmp_path):
     [
         ("", "is empty"),
         ("0,1\n1,0,1\n", "line 2"),
-        ("0,nan\n" * 10, "column 'column 2' of rows has no value in any row of train"),
-        ("0,1\n" * 9 + "0,0.5\n", "draws 0 or 1, but"),
-        ("0,1\n" * 9 + "0,2\n", "draws 0 or 1, but"),
-        ("0,1\n", "too few"),
+        ("0,nan\n" * 10, "no column to learn from: column 1: always 0; column 2: has no value in any row"),
+        ("0,1\n", "no column to learn from"),
+        ("0,1\n1,0\n", "too few"),
         ("0,1\n" * 9 + "0,cat\n", "'cat', which is no number"),
     ],
 )
@@ -97,6 +97,13 @@ def test_bad_files_are_one_line(content, said, capsys, tmp_path):
     file = write(tmp_path / "rows.csv", content)
     assert said in refused(capsys, "fit", "--data", file, "--out", str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("content", ["0,1\n" * 9 + "0,0.5\n", "0,1\n" * 9 + "0,2\n"])
+def test_a_layer_of_bits_that_is_named_wants_bits(content, capsys, tmp_path):
+    file = write(tmp_path / "rows.csv", content)
+    line = refused(capsys, "fit", "--data", file, "--model", "nade", "--out", str(tmp_path / "run"))
+    assert "draws 0 or 1, but" in line
 
 
 def test_a_split_without_rows_is_one_line(capsys, tmp_path):
@@ -226,7 +233,7 @@ def test_samples_come_as_numbers_and_as_a_picture(finished, capsys, tmp_path):
 
 def test_the_parser_and_the_config_have_the_same_defaults():
     parsed = parser._parse(["fit"])
-    assert Config(**{name: getattr(parsed, name) for name in Config.__dataclass_fields__}) == Config()
+    assert Config(**{field.name: getattr(parsed, field.name) for field in dataclasses.fields(Config)}) == Config()
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -418,7 +418,6 @@ def test_csv_as_people_write_it(text, tmp_path):
         ("?,2\n3,4\n", "line 1, column 1 of {} is '?', which is no number"),
         ("\n1,?\n3,4\n", "line 2, column 2 of {} is '?', which is no number"),
         ("a,7\n1,2\n", "line 1, column 1 of {} is 'a', which is no number"),
-        ("1;2\n3;4\n", "line 2, column 1 of {} is '3;4', which is no number: expected numbers separated by commas"),
     ],
 )
 def test_bad_csv(text, said, tmp_path):

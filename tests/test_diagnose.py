@@ -21,8 +21,19 @@ from doubly.analysis.report.figures import png, traces
 from doubly.analysis.temperature import temperature
 from doubly.analysis.traces import history
 from doubly.core.errors import UserError
+from doubly.core.sealed import dump_json
+from doubly.runs import records
 from doubly.runs.folder import Run
-from doubly.samplers import SGHMC, SGLD, SGNHT, Sampler, ScalarSGNHT, SplitSGNHT
+from doubly.samplers import (
+    SGHMC,
+    SGLD,
+    SGNHT,
+    Sampler,
+    ScalarSGNHT,
+    ScalarThermostat,
+    SplitSGNHT,
+    Thermostat,
+)
 
 FIELDS: dict[str, Any] = {
     "data": "bars", "hidden": (6,), "epochs": 12, "collect": 6, "keep": 3, "theta_steps": 1, "batch": 300, "step": 0.05,
@@ -161,6 +172,8 @@ def traces_of(sampler: Sampler, noise: float) -> dict:
         (ScalarSGNHT(FRICTION, rate=10), NOISE, 1, HOT, True),
         (SplitSGNHT(FRICTION, rate=1e-6), NOISE, 1, HOT_SPLIT, False),
         (SplitSGNHT(FRICTION, rate=3), NOISE, 1, HOT_SPLIT, True),
+        (Thermostat(FRICTION), NOISE, 1, HOT_SPLIT, True),
+        (ScalarThermostat(FRICTION), NOISE, 1, HOT_SPLIT, True),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Sampler) else None,
 )
@@ -189,7 +202,8 @@ def test_a_sampler_of_one_s_own_says_what_its_temperature_should_be():
     found = temperature(Warm(), {"temperature": summarise(autoregressive(0, 1, 100))})
     assert found is not None
     assert (found.expected, found.noise) == (2.0, found.mean)
-    assert found.text().endswith(": below 2, which Euler's friction makes of 1; it was made so")
+    assert found.text().startswith("warning: kinetic temperature ")
+    assert found.text().endswith("% below 2, which Euler's friction makes of 1; it was made so")
     assert found.to_json().keys() == {"mean", "mcse", "expected", "noise", "compatible"}
 
 
@@ -204,7 +218,8 @@ def made_up(run: Run, folder: Path, values: np.ndarray, seed: int, **config: Any
     """A run whose records have these validation scores, while all else in them is independent; at temperature 1."""
     shutil.copytree(run.path, folder)
     fields = json.loads((folder / "config.json").read_text()) | {"seed": seed} | config
-    (folder / "config.json").write_text(json.dumps(fields))
+    del fields["seal"]
+    (folder / "config.json").write_bytes(dump_json(fields))
     rng = np.random.default_rng(seed)
     lines = []
     for i, valid in enumerate([*rng.normal(-50, 1, 5), *values]):
@@ -214,7 +229,7 @@ def made_up(run: Run, folder: Path, values: np.ndarray, seed: int, **config: Any
             "epoch": i + 1, "phase": "burn-in" if i < 5 else "collect", "valid": float(valid), "train": c,
             "sampler": sampler, "norms": {"x": d, "z1": e}, "predicted": {"mean": f, "spread": g},
         })  # fmt: skip
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "metrics.jsonl").write_bytes(b"".join(records.line(line) for line in lines))
     return str(folder)
 
 

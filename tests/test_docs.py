@@ -17,7 +17,7 @@ import doubly
 from doubly import cli
 from doubly.kernels import choose
 from doubly.runs.build import Facts, build
-from doubly.runs.config import from_dict
+from doubly.runs.presets import preset
 from doubly.training.state import init
 from doubly.training.step import step
 
@@ -127,12 +127,12 @@ def test_every_page_is_in_the_index():
 
 
 def test_the_architecture_page_lists_the_files_of_a_step():
-    """Take a step with the default settings and see in which files code runs."""
+    """Take a step with the paper's settings and see in which files code runs."""
     rng = torch.Generator().manual_seed(0)
     rows = torch.rand(40, 12, generator=rng).round()
     if not choose.fused(rows):
         pytest.skip("the page is about the fused kernels, which do not run here")
-    method = build(from_dict({"hidden": (5, 4)}), Facts(12, "binary", ()))
+    method = build(preset("dsgnht-nais", hidden=(5, 4), resample=False), Facts(12, "binary", ()))
     state, index, ran = init(method, rows), torch.arange(20), set()
     state = step(method, state, rows[index], index, 40)  # the first step compiles
 

@@ -14,11 +14,12 @@ import doubly
 from doubly import UserError, cli
 from doubly.analysis import estimators
 from doubly.analysis.config import EvaluateConfig
-from doubly.analysis.estimators import Estimator, choose, trial_rows, trust
+from doubly.analysis.estimators import choose, trial_rows, trust
 from doubly.analysis.evaluate import compare, evaluate
 from doubly.data import load
 from doubly.latents import Annealing, Gap, Mean, Pair, RowLikelihoods, bound
 from doubly.layers import Chain
+from doubly.posterior.estimates import TRIAL_ROWS, Chosen, Estimator, ScoreConfig
 from doubly.runs.folder import Run
 from exact import bits
 
@@ -66,13 +67,18 @@ def test_what_is_insisted_on_is_taken(run):
     assert printed["draw_error"] is None
 
 
-def test_rows_with_missing_values_are_scored_by_draws(incomplete):
+def test_rows_with_missing_values_are_annealed_where_these_can_be_summed_out(incomplete, tmp_path):
     """Complete validation rows do not hide that the rows to be scored are not."""
     x = load("bars").test[:10].astype(float)
     x[0, 0] = np.nan
-    assert evaluate(incomplete.path, x=x, quiet=True, draws=5, refit=1, settle=False).chosen.estimator == "draws"
-    with pytest.raises(UserError, match="annealing needs complete rows, got rows with missing values: take --by draws"):
-        evaluate(incomplete.path, x=x, quiet=True, by="annealing", refit=1)
+    how: dict[str, Any] = {"x": x, "quiet": True, "draws": 2000, "temperatures": 200, "refit": 1, "settle": False}
+    annealed, drawn = (evaluate(incomplete.path, by=by, **how).rows for by in ("annealing", "draws"))
+    # one chain of 200 temperatures has a standard error of some 0.3 on a row, 2,000 draws of less: 5 of these
+    assert (annealed.log_likelihood - drawn.log_likelihood).abs().max() < 1.5
+    ordered = doubly.fit(tmp_path / "ordered", **incomplete.config.__dict__ | QUICK | {"model": "darn", "epochs": 2})
+    assert evaluate(ordered.path, **how).chosen.estimator == "draws"
+    with pytest.raises(UserError, match="independent given the latents, got DARN: score these rows by draws"):
+        evaluate(ordered.path, by="annealing", **how)
 
 
 def test_a_proposal_that_knows_missing_values_can_be_annealed_from(incomplete):
@@ -95,13 +101,24 @@ def test_a_proposal_that_knows_missing_values_can_be_annealed_from(incomplete):
 class Fake:
     """A posterior whose estimates are given."""
 
-    def __init__(self, once: list[float], more: list[float], khat: float = 0.0, gap: Mean | None = None):
-        self.rows = {1: once, estimators.MORE: more}
-        self.khat, self.gap = khat, gap
+    def __init__(
+        self, once: list[float], more: list[float], khat: float = 0.0, gap: Mean | None = None, ess: float = 50.0
+    ):
+        self.found = {1: once, estimators.MORE: more}
+        self.khat, self.gap, self.ess = khat, gap, ess
+        self.model = self.proposal = Chain.build("sbn", data=3)
+        self.method, self.others = self, ()
 
-    def estimate(self, settings: Any, posterior: Any, x: Any, more: int = 1) -> RowLikelihoods:
-        rows = torch.tensor(self.rows[more])
-        return RowLikelihoods(rows, rows, torch.full_like(rows, self.khat), rows, rows)
+    def rows(self, x: np.ndarray) -> torch.Tensor:
+        return torch.as_tensor(x)
+
+    def score_by(self, estimator: Estimator, rows: Any, how: ScoreConfig, *rest: Any) -> RowLikelihoods:
+        """With so many times the draws and the temperatures."""
+        times = how.temperatures // ScoreConfig().temperatures
+        assert how.draws.draws == times * ScoreConfig().draws.draws
+        found = torch.tensor(self.found[times])
+        each = [torch.full_like(found, value) for value in (self.ess, self.khat, 0.1, 1000.0)]
+        return RowLikelihoods(found, *each)
 
     def annealing_gap(self, *args: Any) -> Gap:
         assert self.gap is not None
@@ -117,16 +134,17 @@ class Fake:
         (Fake([-10.0, -11.0], [-9.0, -12.0]), "draws", False),  # no move in the mean, but the error of that is large
         (Fake([-10.0, -11.0], [-10.0, -11.0], khat=0.9), "draws", False),
         (Fake([-10.0, -11.0], [-10.0, -11.0], khat=float("nan")), "draws", False),
+        (Fake([-10.0, -11.0], [-10.0, -11.0], ess=999.0), "draws", False),  # exact, or most of p(z | x) is never drawn
+        (Fake([-10.0, -11.0], [-10.0, -11.0], ess=999.0), "both", True),  # annealing has found no more
+        (Fake([-10.0, -11.0], [-10.0, -11.0], khat=float("nan")), "both", False),
         (Fake([], [], gap=Mean(0.1, 0.05)), "annealing", True),
         (Fake([-10.0, -11.0], [-8.0, -9.0], gap=Mean(0.4, 0.2)), "annealing", False),
         (Fake([-10.0, -11.0], [-9.9, -10.9], gap=Mean(3.0, 0.2)), "annealing", True),
     ],
 )
-def test_a_number_is_settled_if_it_is_known_to_be_near(fake, chosen, settled, monkeypatch):
-    for name in ("by_draws", "by_annealing"):
-        monkeypatch.setattr(estimators, name, fake.estimate)
-    monkeypatch.setattr(estimators, "annealing", lambda *args: None)
-    assert trust(EvaluateConfig(), fake, chosen, np.zeros((2, 3))).settled == settled
+def test_a_number_is_settled_if_it_is_known_to_be_near(fake, chosen, settled):
+    decided = Chosen("draws", -10.0, -10.0) if chosen == "both" else Chosen(chosen)
+    assert trust(EvaluateConfig(), fake, decided, np.zeros((2, 3))).settled == settled
 
 
 def test_runs_are_compared_by_the_same_estimate(run, tmp_path, monkeypatch):
@@ -154,7 +172,7 @@ def test_the_report_says_what_was_annealed(run, capsys):
 
 def test_trial_rows_are_evenly_spaced():
     rows = np.arange(1000)[:, None]
-    assert len(trial_rows(rows)) == estimators.TRIAL_ROWS
+    assert len(trial_rows(rows)) == TRIAL_ROWS
     assert set(np.diff(trial_rows(rows)[:, 0])) == {20}
 
 

@@ -328,7 +328,7 @@ def test_a_fit_resumes_bit_for_bit():
             middle = saved(state)
     assert middle is not None
     assert middle[0]["memory.state.z1"].shape == (5, 300, 1)
-    for again, _ in fit(chosen, train, train[:50], decode(chosen, middle)):
+    for again, _ in fit(chosen, train, train[:50], decode(chosen, middle, 300)):
         resumed = again
     one, other = saved(state), saved(resumed)
     assert one[1] == other[1]

@@ -1,6 +1,7 @@
 """Members of a user's own: a file is executed once, a run keeps its source, and `doubly check` finds what is broken."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ import doubly
 from doubly import ESTIMATORS, LAYERS, OBJECTIVES, PRIORS, SAMPLERS, SCHEDULES, Chain, UserError
 from doubly.analysis.laws import KINDS, check
 from doubly.cli import main
-from doubly.runs import sources
+from doubly.core.sealed import dump_json, load_json
 from doubly.runs.build import build
 from doubly.runs.fit import resume
 
@@ -120,12 +121,12 @@ def test_a_run_opens_from_its_copy(own, monkeypatch):
     run = doubly.fit("run", model="mine.py:Mine", prior="normal", **SETTINGS)
     sample = run.posterior().sample(5)
     kept = json.loads((run.path / "own_files" / "sources.json").read_text())
-    assert kept == {"mine.py": {"origin": str(path), "sha256": kept["mine.py"]["sha256"]}}
+    assert kept == {"mine.py": {"origin": str(path), "sha256": kept["mine.py"]["sha256"]}, "seal": kept["seal"]}
     assert (run.path / "own_files" / "mine.py").read_bytes() == path.read_bytes()
     folder = run.path.resolve()
     path.unlink()
     monkeypatch.chdir("/")
-    code = "import sys, doubly; print(doubly.load(sys.argv[1]).sample(5).tolist())"
+    code = "import sys, doubly; print(doubly.load(sys.argv[1], allow_code=True).sample(5).tolist())"
     done = subprocess.run([sys.executable, "-c", code, str(folder)], check=True, capture_output=True, text=True)
     assert json.loads(done.stdout) == sample.tolist()
 
@@ -133,7 +134,8 @@ def test_a_run_opens_from_its_copy(own, monkeypatch):
 def test_resume_says_that_it_uses_the_copy(own, capsys):
     """Where the file changed: it goes on with the copy, to the same bits as if it had not changed."""
     path = own(MINE)
-    settings = SETTINGS | {"epochs": 4, "quiet": True}
+    # a step that is tuned until samples are collected would know how many epochs there are
+    settings = SETTINGS | {"epochs": 4, "quiet": True, "step": 0.03}
     whole = doubly.fit("whole", model="mine.py:Mine", **settings)
     cut = doubly.fit("cut", model="mine.py:Mine", **(settings | {"epochs": 2}))
     state = cut.restore(build(cut.config, cut.facts))
@@ -165,7 +167,7 @@ def test_two_runs_have_equal_models(own):
         doubly.fit(name, model="mine.py:Mine", **SETTINGS)
     assert doubly.load("a").method.model == doubly.load("b").method.model
     path.unlink()
-    code = "import doubly; assert doubly.load('a').method.model == doubly.load('b').method.model"
+    code = "import doubly; assert doubly.load('a', True).method.model == doubly.load('b', True).method.model"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
@@ -191,18 +193,70 @@ def data(): return bars()
     assert sorted(file.name for file in (run.path / "own_files").iterdir()) == ["mine-2.py", "mine.py", "sources.json"]
     for path in ("mine.py", "other/mine.py"):
         Path(path).unlink()
-    code = "import doubly; run = doubly.Run('run'); run.data(); run.posterior().log_likelihood(run.data().test)"
+    code = "import doubly; run = doubly.Run('run', True); run.data(); run.posterior().log_likelihood(run.data().test)"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
-def test_one_function_decides_whether_code_is_executed(own, monkeypatch):
-    own(MINE)
-    doubly.fit("run", model="mine.py:Mine", **SETTINGS)
-    doubly.fit("plain", **SETTINGS)
-    monkeypatch.setattr(sources, "may_execute", lambda folder: False)
-    doubly.load("plain")
+def stranger(path: Path) -> Path:
+    """A run of someone else's whose code leaves a mark where it is executed; made in another process."""
+    path.write_text(HEAD + MINE + "from pathlib import Path\nPath('EXECUTED').touch()\n")
+    fit = f"import doubly; doubly.fit('run', model='{path.name}:Mine', **{SETTINGS})"
+    subprocess.run([sys.executable, "-c", fit], check=True, capture_output=True)
+    Path("EXECUTED").unlink()
+    return Path("run")
+
+
+def test_no_code_of_a_run_is_executed_unless_the_user_says_so(own, capsys, tmp_path):
+    """Neither the copy nor the file it was made of, by any command; then the copy, whose checksum is shown."""
+    folder = stranger(tmp_path / "theirs.py")
+    commands = [
+        ["sample"],
+        ["report"],
+        ["evaluate"],
+        ["resume"],
+        ["diagnose"],
+        ["curve"],
+        ["impute", "--hide", "random"],
+    ]
+    for command in commands:
+        with pytest.raises(SystemExit) as stopped:
+            main([command[0], str(folder), *command[1:]])
+        said = capsys.readouterr().err
+        assert stopped.value.code == 2
+        assert len(said.splitlines()) == 1
+        assert re.search(r"comes with code, run/own_files/theirs\.py \(SHA-256 [0-9a-f]{16}….*--allow-code", said)
     with pytest.raises(UserError, match="comes with code"):
-        doubly.load("run")
+        doubly.load(folder)
+    assert not Path("EXECUTED").exists()
+    main(["sample", str(folder), "--out", "rows.csv", "--allow-code"])
+    assert re.search(r"own_files/theirs\.py \(SHA-256 [0-9a-f]{16}…\) is executed", capsys.readouterr().err)
+    assert Path("EXECUTED").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "evil.py:Mine"},
+        {"model": "sbn,evil.py:Mine"},
+        {"sampler": "evil.py:Mine"},
+        {"prior": " evil.py:Mine:extra=2"},
+        {"data": "evil.py:Mine"},
+        {"estimator": "evil.py#0123456789abcdef:Mine"},
+        {"objective": "evil.py:Mine,b=evil.py"},
+    ],
+)
+def test_code_that_a_run_has_no_copy_of_is_never_executed(change, own, tmp_path):
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('EXECUTED').touch()\nclass Mine: pass\n")
+    run = doubly.fit("run", **SETTINGS)
+    file = run.path / "config.json"
+    fields = load_json(file.read_bytes(), file, required=True) | change
+    file.write_bytes(dump_json(fields))  # a stranger can seal, too
+    for allow in (False, True):
+        with pytest.raises(UserError, match="has no copy"):
+            doubly.load("run", allow_code=allow)
+        with pytest.raises(UserError, match="has no copy"):
+            resume("run", allow_code=allow)
+    assert not Path("EXECUTED").exists()
 
 
 # doubly check
@@ -344,6 +398,15 @@ class Member(SGLD):
         return SGLDState(moved + 1.1 * math.sqrt(2 * eta) * torch.randn(grad.shape, generator=rng, dtype=grad.dtype))
 """,
     ),
+    "a temperature that is ignored": (
+        "it keeps them at another temperature and with a tiny step",
+        """
+class Member(SGLD):
+    def tell(self, state, grad, eta, rng):
+        moved = state.theta + eta * grad
+        return SGLDState(moved + math.sqrt(2 * eta) * torch.randn(grad.shape, generator=rng, dtype=grad.dtype))
+""",
+    ),
     "a drift that is wrong": (
         "it keeps mean and variance of a Gaussian",
         """
@@ -388,6 +451,16 @@ class Member(Sampler):
         """
 class Member(Laplace):
     def grad(self, theta): return -theta.sign() / self.scale**2
+""",
+    ),
+    "a learnt scale with half a weight too many": (
+        "the law of a learnt scale is log_prob",
+        """
+@dataclass(frozen=True)
+class Member(LearntNormal):
+    def by_log_scale(self, theta):
+        law = super().by_log_scale(theta)
+        return lambda at: Jet(law(at).value - at / 2, law(at).first - 0.5, law(at).second)
 """,
     ),
     "a biased objective": (

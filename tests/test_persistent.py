@@ -22,11 +22,12 @@ from torch import Tensor
 import doubly
 from doubly import Chain, UserError
 from doubly.data import load
-from doubly.latents import ESTIMATORS, OBJECTIVES, Batch, Gibbs, Memory, Objective, Pair, Persistent, bound
+from doubly.latents import ESTIMATORS, NAIS, OBJECTIVES, Batch, Gibbs, Memory, Objective, Pair, Persistent, bound
 from doubly.latents.memory import pack, unpack
 from doubly.latents.moves import LOG_STEP
 from doubly.latents.persistent import compete
-from doubly.runs.build import build
+from doubly.runs.build import Facts, build
+from doubly.runs.config import from_dict
 from doubly.training.protocol import fit
 from doubly.training.state import init
 from exact import (
@@ -574,3 +575,14 @@ def test_a_refit_moves_remembered_states():
     assert not memory["visited"].any(), "in training, the step for theta moves them"
     estimator(Batch(case.pair, x, index, memory, rng, remember=True), "phi")
     assert memory["visited"].all()
+
+
+@pytest.mark.parametrize(("settings", "expected"), [
+    ({"estimator": "persistent:chains=3", "draws": 2}, Persistent(5, chains=3)),
+    ({"estimator": "gibbs", "draws": 4}, Persistent(5, chains=4, moves="gibbs")),
+    ({"estimator": "persistent:sweeps=0"}, NAIS(5)),
+    ({"estimator": "nais", "draws": 8}, NAIS(8)),
+])  # fmt: skip
+def test_a_run_refits_by_the_moves_that_it_has(settings: dict[str, Any], expected: Any):
+    config = from_dict({"data": "bars", "hidden": (5,)} | settings)
+    assert build(config, Facts(16, "binary", (16,))).refitter == expected

@@ -17,15 +17,17 @@ REFERENCE: dict[str, tuple[tuple[str, ...], Callable]] = {
     "normal": (("scale",), lambda scale: stats.norm(scale=scale)),
     "laplace": (("scale",), lambda scale: stats.laplace(scale=scale)),
 }
+REFERENCE |= {f"learnt-{name}": law for name, law in REFERENCE.items()}  # at the scale where they start
+
+
+def moved(name: str, factor: float) -> Prior:
+    """A prior with its real options moved away from where they stand."""
+    found = {option: value for option, value in options(PRIORS[name]).items() if isinstance(value, float)}
+    return PRIORS[name](**{option: value * factor for option, value in found.items()})
+
+
 # each prior as it comes, and with all its options moved away from where they stand
-EACH = [
-    pytest.param(
-        PRIORS[name](**{option: value * factor for option, value in options(PRIORS[name]).items()}),
-        id=f"{name}-times-{factor}",
-    )
-    for name in PRIORS
-    for factor in (1, 1.7)
-]
+EACH = [pytest.param(moved(name, factor), id=f"{name}-times-{factor}") for name in PRIORS for factor in (1, 1.7)]
 each_prior = pytest.mark.parametrize("prior", EACH)
 THETA = torch.randn(50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
@@ -46,7 +48,7 @@ def test_log_prob_is_the_density_it_is_named_after(name: str, factor: float):
 @pytest.mark.parametrize("factor", [1, 1.7])
 def test_density_integrates_to_one(name: str, factor: float):
     """In one dimension the density integrates to 1 (by half-lines, so that a kink at 0 lies at an end)."""
-    prior = PRIORS[name](**{option: factor * value for option, value in options(PRIORS[name]).items()})
+    prior = moved(name, factor)
 
     def density(theta: float) -> float:
         return math.exp(prior.log_prob(torch.tensor([theta], dtype=torch.float64)))

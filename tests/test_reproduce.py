@@ -17,13 +17,15 @@ from doubly.analysis.evaluate import anneal
 from doubly.core.errors import UserError
 from doubly.latents import Persistent
 from doubly.layers import NADE
-from doubly.paper import budget, reproduce, result, tables
+from doubly.paper import budget, history, reproduce, result, tables
 from doubly.paper.recipes import RECOMMENDED, Recipe, recipes, with_recommended
 from doubly.paper.result import RowResult
 from doubly.runs.build import Facts, build
 from doubly.runs.fit import fit_config
 from doubly.runs.folder import Run
 from doubly.runs.presets import preset
+
+RESULTS = Path(__file__).parents[1] / "results"
 
 PAPER = {  # the rows that the method owns, and the baselines beside them
     "mnist-sbn-200": -101.8, "mnist-sbn-200-200": -92.5, "mnist-sbn-200-200-200": -89.9, "mnist-darn-200": -89.3,
@@ -47,7 +49,7 @@ KEYS = [  # of a result's file, on which the page and its readers rely
     "name", "table", "label", "preset", "published", "log_likelihood", "stderr", "annealed", "by_draws", "draw_error",
     "of", "draws", "draws_of_the_recipe", "refit", "refine", "ess", "unreliable_share", "samples",
     "samples_of_the_paper", "cut", "epochs", "steps", "valid_last", "hours", "training_hours", "cores", "threads",
-    "seed", "versions", "data_sha256", "config", "commit",
+    "seed", "versions", "data_sha256", "config", "commit", "estimator", "temperatures", "gap", "settled", "temperature",
 ]  # fmt: skip
 
 
@@ -131,7 +133,7 @@ def test_a_row_within_a_budget_is_cut_and_says_so(small, ticking, monkeypatch, t
     assert list(found) == KEYS
     page = (tmp_path / "r.md").read_text()
     assert f"| small | `small` | -5.58 | {found['log_likelihood']:.2f} ± {found['stderr']:.2f} |" in page
-    assert "cut |" in page
+    assert "| cut" in page
     cli.main(["reproduce", "--list", *index])
     assert f"{found['log_likelihood']:.2f}" in capsys.readouterr().out
 
@@ -354,6 +356,7 @@ def test_a_result_that_is_none_is_named(small, tmp_path):
 
 def test_a_result_says_in_what_it_differs_from_its_recipe(small, tmp_path):
     found = reproduce.reproduce("small", tmp_path, tmp_path / "runs", budget=0.01, quiet=True)
+    found = dataclasses.replace(found, commit="abc", settled=None)
     assert found.marks() == ["cut"]
 
     def changed(refit: tuple[int, str] = found.refit, **settings: Any) -> RowResult:
@@ -366,6 +369,7 @@ def test_a_result_says_in_what_it_differs_from_its_recipe(small, tmp_path):
 
 def test_a_result_says_what_it_lacks(small, monkeypatch, tmp_path):
     found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
+    found = dataclasses.replace(found, commit="abc", settled=None)
     assert found.marks() == []
     assert found.text() == f"small: {found.value()}, published -5.58, {found.hours:.2f} hours"
     newer = dataclasses.replace(
@@ -383,7 +387,8 @@ def test_a_result_says_what_it_lacks(small, monkeypatch, tmp_path):
     older = RowResult.from_json(fields)
     assert older.ess == found.ess
     assert older.by_draws == found.log_likelihood
-    assert older.marks() == ["not annealed", "phi_schedule constant"]
+    lacks = ["code not committed", "data not checksummed", "not annealed", "phi_schedule constant"]
+    assert older.marks() == lacks
 
 
 def test_a_row_with_the_recommended_settings_is_filed_apart(small, tmp_path):
@@ -417,3 +422,32 @@ def test_a_time_that_is_none_is_refused(text):
 def test_the_page_is_that_of_the_results():
     root = Path(__file__).parents[1]
     assert (root / "docs" / "results.md").read_text() == tables.page(root / "results"), "make it anew"
+
+
+def test_every_score_of_a_row_is_listed_and_marks_tell_what_a_result_lacks(small, tmp_path):
+    results, runs = tmp_path / "results", tmp_path / "runs"
+    first = reproduce.reproduce("small", results, runs, threads=1, quiet=True)
+    reproduce.reproduce("small", results, runs, threads=1, quiet=True)  # the same weights, the same way
+    assert [score.log_likelihood for score in history.read_scores(results)] == [round(first.log_likelihood, 4)]
+    second = reproduce.reproduce("small", results, runs, threads=1, seed=1, quiet=True)
+    looks = " → ".join(f"{each.log_likelihood:.2f} (200 temperatures)" for each in (first, second))
+    assert f"| `small` | 2 | {looks} |" in tables.page(results)
+    assert first.temperature is not None
+    assert 0.5 < first.temperature < 2
+    assert f"| {first.temperature:.2f} |" in tables.page(results)
+    unclean = dataclasses.replace(first, commit="abc-dirty", data_sha256=None, settled=False)
+    assert {"code not committed", "data not checksummed", "not settled"} <= set(unclean.marks())
+    clean = dataclasses.replace(first, commit="abc", settled=True)
+    assert not {"code not committed", "data not checksummed", "not settled"} & set(clean.marks())
+    (results / history.FILE).write_text("{}\n")
+    with pytest.raises(UserError, match="is no list of scores"):
+        tables.page(results)
+
+
+def test_the_list_of_scores_has_every_result_and_those_of_before():
+    scores = history.read_scores(RESULTS)
+    for file in RESULTS.glob("*.json"):
+        value = round(json.loads(file.read_text())["log_likelihood"], 4)
+        assert any(score.title == file.stem and score.log_likelihood == value for score in scores), file.name
+    told = [score.log_likelihood for score in scores if score.row == "caltech-sbn-300-100-50-10"]
+    assert told[:3] == [-106.0954, -104.7053, -101.4384]

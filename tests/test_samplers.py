@@ -272,6 +272,33 @@ def test_psgld_keeps_the_moments_that_noise_lets_it_keep():
     assert (abs(means.mean(0) - expected) < 5 * stderr + k / (sd**2 + k) / 4 * expected).all()
 
 
+@pytest.mark.parametrize("held", [False, True], ids=["moving", "held"])
+def test_psgld_has_the_right_law_once_its_preconditioner_is_held(held: bool):
+    """With decay 0.9 and exact gradients on a Gaussian, G that follows theta adds half to the variance.
+
+    Held, the step is Langevin's with eta G: the variance is 1 / (1 - eta G / 2) times that of the target for each
+    weight, G its own. At a decay of 0.9 G varies between weights; those that are so slow that a chain of 2000 steps
+    tells nothing (eta G < 0.01) are left out. The others forget their start, exp(-2 * 0.01 * 1000).
+    """
+    sampler, rng, n = SAMPLERS.make("psgld:decay=0.9,damping=0.1"), torch.Generator().manual_seed(1), 20_000
+    state = sampler.init(torch.randn(n, generator=rng, dtype=torch.float64), rng)
+    total = torch.zeros(n, dtype=torch.float64)
+    for step in range(3000):
+        state = sampler.tell(state, -state.theta, 0.05, rng)
+        if step == 499 and held:
+            state = sampler.hold(state)
+        if step >= 1500:
+            total += state.theta**2 / 1500
+    if not held:
+        assert total.mean() > 1.4, "the case is too mild to show anything"
+        return
+    assert state.t == 500
+    G = 1 / (0.1 + torch.sqrt(state.v / (1 - 0.9**500)))
+    ratio = (total * (1 - 0.05 * G / 2))[0.05 * G > 0.01]
+    assert len(ratio) > 0.9 * n
+    assert abs(ratio.mean() - 1) < 5 * ratio.std() / math.sqrt(len(ratio))
+
+
 @each_target
 @pytest.mark.parametrize("sd", [0, 4])
 def test_sgnht_samples_at_the_temperature_derived(target: str, sd: float):

@@ -138,7 +138,9 @@ def test_a_fit_on_bars_reaches_the_entropy_of_the_data():
     fits = []
     for seed in range(3):
         settings = {"hidden": (32,), "step": 0.2, "theta_steps": 5, "phi_step": 1e-2, "prior": "normal:scale=3"}
+        settings |= {"estimator": "nais", "sampler": "sgnht"}  # draws of the proposal score what they have learnt
         protocol = {"data": "bars", "epochs": 40, "collect": 12, "valid_draws": 20, "seed": seed}
+        protocol |= {"patience": 10, "collect_every": "1epoch"}
         chosen = build(from_dict(settings | protocol), data)
         state, records, _ = run(chosen, train, valid)
         fits.append((records[-1].valid, chosen, state))
@@ -318,6 +320,7 @@ def test_the_gradient_is_taken_where_the_sampler_asks_for_it():
             return super().__call__(batch, wanted)
 
     chosen = method(estimator=Spy(), epochs=1, collect=0)
+    assert chosen.step != "auto"
     state = init(chosen, rows(10))
     step(chosen, state, rows(10).float(), torch.arange(10), 10)
     torch.testing.assert_close(seen[0][0], state.theta.theta + state.theta.u * math.sqrt(chosen.step / 10))

@@ -1,0 +1,135 @@
+"""Plants the small bugs of mutations.toml, one at a time, in a copy of the tree, and runs the tests that must see them.
+
+    python tests/mutate.py                 all of them
+    python tests/mutate.py --only sgld     those whose file or description has this word, or one of several
+    python tests/mutate.py --slice 0/4     the first quarter
+
+A bug that all its tests pass is a survivor: they are listed at the end, and the exit code is 1. Each bug has a process
+of its own, forked from one that has loaded PyTorch already.
+"""
+
+import argparse
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LIST = Path(__file__).with_name("mutations.toml")
+LIMIT = 900  # seconds, after which a bug has made a test run for ever, which is a way to be seen
+COPIED = ("src", "tests", "docs", "benchmarks", "examples", "pyproject.toml", "README.md", "Makefile")
+
+
+class Mutation(NamedTuple):
+    """A small bug."""
+
+    what: str
+    file: str
+    """Of src/doubly."""
+    old: str
+    """Occurs exactly once in the file."""
+    new: str
+    tests: list[str]
+    """Files or tests of tests/; paths that begin with src are doctests."""
+
+    def applied(self, text: str) -> str:
+        if text.count(self.old) != 1:
+            raise ValueError(f"{self.file} has {text.count(self.old)} times, not once: {self.old}")
+        return text.replace(self.old, self.new)
+
+    def paths(self) -> list[str]:
+        return [test if test.startswith("src/") else f"tests/{test}" for test in self.tests]
+
+
+def mutations() -> list[Mutation]:
+    return [Mutation(**each) for each in tomllib.loads(LIST.read_text())["mutation"]]
+
+
+def passes(tree: Path, paths: list[str], log: Path) -> bool:
+    """Whether the tests pass, in a process of their own."""
+    child = multiprocessing.get_context("fork").Process(target=_run, args=(tree, paths, log))
+    child.start()
+    child.join(LIMIT)
+    if child.is_alive():
+        child.kill()
+        child.join()
+    return child.exitcode == 0
+
+
+def _run(tree: Path, paths: list[str], log: Path) -> None:
+    os.setpgrp()  # what the tests start ends with them
+    os.chdir(tree)
+    os.environ["PYTHONPATH"] = str(tree / "src")
+    sys.path[:0] = [str(tree / "src")]
+    with open(log, "a") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", *paths])
+    os._exit(int(code))
+
+
+def plant(tree: Path, mutation: Mutation, log: Path) -> bool:
+    """Whether the tests see the bug; the tree is afterwards as it was, times of its files included."""
+    path = tree / "src" / "doubly" / mutation.file
+    text, times = path.read_text(), path.stat()
+    path.write_text(mutation.applied(text))
+    try:
+        return not passes(tree, mutation.paths(), log)
+    finally:
+        path.write_text(text)
+        # compiled kernels are cached by the time of their file
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", default=[""], help="words, of which the file or the description has one")
+    parser.add_argument("--slice", default="0/1", help="I/N: the I-th of N parts of the list, from 0")
+    parser.add_argument("--unharmed", action="store_true", help="run the tests of the list without any bug first")
+    args = parser.parse_args()
+    part, parts = map(int, args.slice.split("/"))
+    every = [each for each in mutations() if any(word in f"{each.file} {each.what}" for word in args.only)]
+    chosen = every[len(every) * part // parts : len(every) * (part + 1) // parts]
+    survivors = []
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        tree, log = Path(folder) / "tree", Path(folder) / "log"
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+            copy(ROOT / name, _made(tree / name))
+        if args.unharmed and not passes(tree, sorted({path for each in chosen for path in each.paths()}), log):
+            print(log.read_text()[-3000:], "the tests do not pass as they are: mend them first", sep="\n")
+            return 1
+        for each in chosen:
+            start = time.monotonic()
+            seen = plant(tree, each, log)
+            if not seen:
+                survivors.append(each)
+            verdict = "seen    " if seen else "SURVIVES"
+            print(f"{verdict} {time.monotonic() - start:5.0f} s  {each.file}: {each.what}", flush=True)
+    print(f"{len(survivors)} of {len(chosen)} bugs survive")
+    for each in survivors:
+        print(f"  {each.file}: {each.what} ({', '.join(each.tests)})")
+    return 1 if survivors else 0
+
+
+def _made(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+if __name__ == "__main__":
+    import numba  # noqa: F401 - loaded once, for all that are forked from here
+    import pandas  # noqa: F401
+    import scipy.stats  # noqa: F401
+    import sklearn  # noqa: F401
+    import torch
+
+    torch.set_num_threads(1)
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""One file of a run: it answers as the run does, holds neither rows nor code, and damage is one line."""
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+
+import doubly
+from doubly import UserError, cli
+from doubly.runs.folder import Run
+from test_tables import table, written
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export")
+    path = written(folder, table())
+    cli.main(["fit", "--data", str(path), "--out", str(folder / "run"), "--epochs", "4", "--threads", "1"])
+    cli.main(["export", str(folder / "run"), str(folder / "m.doubly"), "--refit", "2"])
+    return folder
+
+
+def test_the_file_answers_as_the_run_does(exported):
+    run, file = doubly.load(exported / "run", refit_passes=2), doubly.load(exported / "m.doubly")
+    rows = Run(exported / "run").data().test
+    np.testing.assert_array_equal(file.log_likelihood(rows, draws=20), run.log_likelihood(rows, draws=20))
+    np.testing.assert_array_equal(file.sample(5), run.sample(5))
+    for one, other in zip(file.samples(), run.samples(), strict=True):
+        assert (one == other).all()
+    found = file.impute(rows[:3], draws=2)
+    assert np.isfinite(found.completions).all()
+
+
+def test_neither_rows_nor_the_path_are_in_it(exported):
+    content = (exported / "m.doubly").read_bytes()
+    assert b"t.csv" not in content
+    size = Run(exported / "run").data().train[:, -1]
+    assert not any(value.tobytes() in content for value in size[np.isfinite(size)][:10])
+
+
+def remade(exported, tmp_path, change=None, extra=None, compress=zipfile.ZIP_STORED, weights=None):
+    with zipfile.ZipFile(exported / "m.doubly") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    told = json.loads(parts["model.json"])
+    if change:
+        change(told)
+    parts["model.json"] = json.dumps(told).encode()
+    parts |= extra or {}
+    if weights:
+        parts["weights.safetensors"] = weights
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", compress) as archive:
+        for name, part in parts.items():
+            archive.writestr(name, part)
+    (tmp_path / "bad.doubly").write_bytes(content.getvalue())
+    return tmp_path / "bad.doubly"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"change": lambda told: told.update(format=9)}, "another version"),
+        ({"change": lambda told: told["config"].update(hidden=[7])}, "weights of its model"),
+        ({"change": lambda told: told["config"].update(model="evil.py:Layer")}, "names code"),
+        ({"change": lambda told: told["config"].update(nonsense=1)}, "nonsense"),
+        ({"change": lambda told: told.pop("facts")}, "facts"),
+        ({"extra": {"../evil": b"x"}}, "expected model.json"),
+        ({"compress": zipfile.ZIP_DEFLATED}, "compressed"),
+        ({"weights": b"nothing"}, "damaged"),
+    ],
+)
+def test_damaged_files_are_one_line(how, said, exported, tmp_path):
+    with pytest.raises(UserError, match=said):
+        doubly.load(remade(exported, tmp_path, **how))
+
+
+def test_what_is_no_export_is_one_line(tmp_path):
+    (tmp_path / "a.doubly").write_bytes(b"not a zip")
+    with pytest.raises(UserError, match="no file of doubly export"):
+        doubly.load(tmp_path / "a.doubly")
+
+
+def test_the_name_says_what_it_is(exported, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["export", str(exported / "run"), str(exported / "m.zip")])
+    assert "ending in .doubly" in capsys.readouterr().err
