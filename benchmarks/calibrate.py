@@ -1,126 +1,411 @@
-"""Simulation-based calibration of the whole chain of inference on a small model (Talts et al. 2018).
+"""Simulation-based calibration of the whole chain of inference on small models (Talts et al. 2018).
 
 Weights are drawn from the prior, data from the model with these weights, and the posterior is sampled from the data. If
 inference is right, the rank of a function of the true weights among that of the sampled ones is uniform. The functions
-do not change when latent units are exchanged: |theta|^2, log p(X | theta) by enumeration, the mean of the data layer's
-biases. Every estimator of the latents has the same sampler, steps and data.
+do not change when latent units are exchanged: |theta|^2, log p(X | theta), p(x_1 = 1 | theta), the mean of the data
+layer's biases. Of binary latents log p(X | theta) is a sum, of two normal ones a quadrature. Replicate r has the same
+weights and data in every case of a model, so that cases can be compared replicate by replicate.
 
-    python benchmarks/calibrate.py --replicates 200 --estimator persistent --out FILE.json
+    python benchmarks/calibrate.py                      all cases, 200 replicates each; then the page and its picture
+    python benchmarks/calibrate.py sbn-gibbs --look     the numbers of one case that were found before
 
-goes on where it was stopped.
+What was run before is kept in benchmarks/calibration/, a file for each case, and gone on with. A case is one entry of
+`cases()`.
 """
 
 import argparse
+import itertools
 import json
 import math
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
 
+from doubly import SAMPLERS
 from doubly.core.random import generator
 from doubly.layers import Chain
 from doubly.runs.build import Facts, build
 from doubly.runs.config import Config
 from doubly.training.method import Method
 from doubly.training.state import init
-from doubly.training.step import batches, step
+from doubly.training.step import step
 
-VISIBLE, HIDDEN, ROWS, BATCH = 5, 2, 40, 20
-BURN_IN, THIN, DRAWS = 600, 60, 31  # steps; ranks go from 0 to 31
-BINS = 8
-FUNCTIONS = ("norm", "likelihood", "bias")
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+from stacked import join, split, stack, stacked
+
 FOLDER = Path("benchmarks/calibration")
+PAGE, PICTURE = Path("docs/reports/calibration.md"), Path("docs/reports/calibration.svg")
+REPLICATES = 200
+BLOCK = 100  # replicates in one run
+BETWEEN = 4  # recordings for each of them: these have the mean and the standard deviation
+BINS = 8
 
 
-def method(estimator: str, seed: int) -> Method:
-    config = Config(
-        model="sbn",
-        proposal="sbn",
-        hidden=(HIDDEN,),
-        prior="normal:scale=1",
-        sampler="sgnht-split",
-        step=0.2,
-        friction=0.1,
-        estimator=estimator,
-        phi_step=0.02,
-        theta_steps=1,
-        batch=BATCH,
-        seed=seed,
-    )
-    return build(config, Facts(VISIBLE, "binary", (VISIBLE,)))
+@dataclass(frozen=True)
+class World:
+    """A model small enough for its likelihood to be computed, with its prior N(0, 1) and the size of its data."""
+
+    model: str
+    hidden: tuple[int, ...]
+    proposal: str
+    visible: int = 5
+    rows: int = 40
+
+    def chain(self) -> Chain:
+        return Chain.build(self.model, data=self.visible, hidden=self.hidden)
 
 
-def functions(model: Chain, theta: Tensor, x: Tensor) -> list[float]:
-    z = torch.tensor([[i >> k & 1 for k in range(HIDDEN)] for i in range(2**HIDDEN)], dtype=torch.float32)
+@dataclass(frozen=True)
+class Case:
+    """A way of sampling the posterior of a world."""
+
+    world: World
+    estimator: str
+    sampler: str = "sgnht-split"
+    step: float = 0.4
+    """eta = step / rows."""
+    friction: float = 0.2
+    batch: int = 20
+    burn_in: int = 250
+    thin: int = 32
+    """Steps between two of the samples that are ranked."""
+    draws: int = 15
+    """Samples that are ranked: the rank of the truth lies between 0 and this."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """More settings of the run."""
+
+
+SBN = World("sbn", (2,), "sbn")
+NADE = World("nade:width=3,sbn", (2,), "sbn")
+VAE = World("mlp:widths=3,normal", (2,), "gaussian:widths=6")
+NAIS = 600  # steps of burn-in: a unit that the first, ignorant proposals have switched off takes long to come back
+# remembered states, by a move that takes all data sets at once
+LANGEVIN = "persistent:moves=langevin"
+
+
+def cases() -> dict[str, Case]:
+    """Estimators of the latents first; then every sampler, each with an estimator that has no bias."""
+    found = {
+        "sbn-nais-5": Case(SBN, "nais:draws=5", burn_in=NAIS),
+        "sbn-nais-20": Case(SBN, "nais:draws=20", burn_in=NAIS),
+        "nade-nais-20": Case(NADE, "nais:draws=20", burn_in=NAIS),
+        "nade-persistent": Case(NADE, "persistent"),
+        "vae-nais-20": Case(VAE, "nais:draws=20", burn_in=NAIS, settings={"objective": "iwae"}),
+        "vae-persistent": Case(VAE, "persistent"),
+        "sbn-persistent": Case(SBN, "persistent"),
+        "sbn-gibbs": Case(SBN, "gibbs"),
+    }
+    found["sgnht-friction-0.2"] = Case(SBN, LANGEVIN, "sgnht")
+    noisy = [name for name in SAMPLERS if SAMPLERS[name].noisy and name != Case.sampler]
+    return found | {f"sampler-{name}": SAMPLER_CASES.get(name, Case(SBN, LANGEVIN, name)) for name in noisy}
+
+
+# the paper's thermostat samples at the temperature 1 - alpha / 2, so its friction is small here;
+# without a thermostat the noise of mini-batches heats the chain: all rows in each step leave that of the latents alone
+SAMPLER_CASES = {
+    "sgnht": Case(SBN, LANGEVIN, "sgnht", step=0.3, friction=0.03, batch=40, thin=48),
+    "sgnht-scalar": Case(SBN, LANGEVIN, "sgnht-scalar", step=0.3, friction=0.03, batch=40, thin=48),
+    "sghmc": Case(SBN, LANGEVIN, "sghmc", step=0.3, friction=0.3, batch=40, thin=48),
+    "sgld": Case(SBN, LANGEVIN, "sgld", step=0.3, batch=40, thin=100, draws=7),
+    "psgld": Case(SBN, LANGEVIN, "psgld", step=0.05, batch=40, thin=100, draws=7),
+}
+
+
+# Replicates, a block of them in one run
+
+
+class Replicate(NamedTuple):
+    """For each function: where the truth is, and what the chain says."""
+
+    rank: list[int]
+    offset: list[float]
+    """By how many posterior standard deviations the posterior mean is above the truth."""
+    mean: list[float]
+    sd: list[float]
+    drift: list[float]
+    """The second half of the recordings minus the first, in standard deviations: burn-in has to leave none."""
+    correlation: list[float]
+    """Of one ranked sample with the next: thinning has to leave little."""
+
+
+FUNCTIONS = ("‖θ‖²", "log p(X)", "p(x₁ = 1)", "mean bias")
+
+
+def functions(world: World, thetas: Tensor, x: Tensor) -> Tensor:
+    """Of weights (R, size) and data sets (R, rows, visible): (R, functions)."""
+    model, every = stack(world.chain(), len(thetas)), _bits(world.visible)
+    z, log_weight = _nodes(world.chain())
     with torch.no_grad():
-        joint = model.log_prob(theta, (x, z[:, None].expand(-1, len(x), -1)))
-        bias = model.unflatten(theta)[0]["b"].mean()
-    return [theta.square().sum().item(), joint.logsumexp(0).sum().item(), bias.item()]
+        thetas = thetas.double()
+        theta = join(model, thetas)
+        rows = every.repeat(len(thetas), 1)
+        law = model.log_prob(theta, (rows, z[:, None].expand(-1, len(rows), -1))) + log_weight[:, None]
+        law = law.logsumexp(0).view(len(thetas), -1)  # of every row that there is
+        params = model.unflatten(theta)[0]
+        bias = params[next(name for name in ("b", "b_logits") if name in params)].mean(1)
+        number = (x.double() @ 2.0 ** torch.arange(world.visible - 1, -1, -1, dtype=torch.float64)).long()
+        first = law[:, every[:, 0] == 1].exp().sum(1)
+        return torch.stack([thetas.square().sum(1), law.gather(1, number).sum(1), first, bias], 1)
 
 
-def ranks(estimator: str, replicate: int) -> list[list[float]]:
-    """For each function: the rank of the truth among the samples, and by how many standard deviations it is off."""
+def _bits(width: int) -> Tensor:
+    return torch.tensor(list(itertools.product((0.0, 1.0), repeat=width)), dtype=torch.float64)
+
+
+def _nodes(model: Chain) -> tuple[Tensor, Tensor]:
+    """Values of the latents whose p(x, z), times the weights exp(log_weight), sum to p(x)."""
+    top = model.layers[-1]
+    if top.kind == "binary":
+        z = _bits(top.n_out)
+        return z, torch.zeros(len(z), dtype=torch.float64)
+    at, weight = np.polynomial.hermite_e.hermegauss(12)
+    z = torch.tensor(list(itertools.product(at, repeat=top.n_out)))
+    weights = torch.tensor(list(itertools.product(np.log(weight), repeat=top.n_out))).sum(1)
+    return z, weights + z.square().sum(1) / 2  # p(x, z) has the normal density, which these weights have, too
+
+
+def simulate(world: World, replicate: int) -> tuple[Tensor, Tensor]:
+    """Weights from the prior and rows from the model with these weights."""
     rng = generator("cpu", replicate, "calibrate")
-    model = Chain.build("sbn", data=VISIBLE, hidden=(HIDDEN,))
+    model = world.chain()
     truth = torch.randn(model.size, generator=rng)
-    x = model.sample(truth, ROWS, rng)[0]
-    chosen = method(estimator, replicate)
-    state, found = init(chosen, x), []
-    index = batches(torch.arange(ROWS), BATCH)
-    for t in range(BURN_IN + THIN * DRAWS):
-        if t % len(index) == 0:
-            index = batches(torch.randperm(ROWS, generator=state.rng), BATCH)
-        rows = index[t % len(index)]
-        state = step(chosen, state._replace(began=None if t < BURN_IN else 0), x[rows], rows, ROWS)
-        if t >= BURN_IN and (t - BURN_IN + 1) % THIN == 0:
-            found.append(functions(model, state.theta.theta, x))
-    sampled, true = np.array(found), np.array(functions(model, truth, x))
-    return [
-        [int((sampled[:, i] < true[i]).sum()), float((sampled[:, i].mean() - true[i]) / sampled[:, i].std(ddof=1))]
-        for i in range(len(FUNCTIONS))
-    ]
+    return truth, model.sample(truth, world.rows, rng)[0]
 
 
-def summary(results: list[list[list[float]]]) -> dict[str, dict[str, float]]:
-    """chi-square of the ranks in eight bins, and the mean offset in standard deviations of the posterior."""
-    found = {}
-    for i, name in enumerate(FUNCTIONS):
-        rank = np.array([result[i][0] for result in results])
-        counts = np.bincount((rank * BINS // (DRAWS + 1)).astype(int), minlength=BINS)
-        offset = np.array([result[i][1] for result in results])
-        found[name] = {
-            "p": float(stats.chisquare(counts).pvalue),
-            "offset": float(offset.mean()),
-            "stderr": float(offset.std(ddof=1) / math.sqrt(len(offset))),
-            "mean_rank": float(rank.mean() / DRAWS),
+def method(case: Case, seed: int, copies: int) -> Method:
+    world = case.world
+    config = Config(
+        **{
+            "model": world.model,
+            "proposal": world.proposal,
+            "hidden": world.hidden,
+            "prior": "normal:scale=1",
+            "sampler": case.sampler,
+            "step": case.step,
+            "friction": case.friction,
+            "estimator": case.estimator,
+            "phi_step": 0.02,
+            "theta_steps": 1,
+            "batch": case.batch,
+            "seed": seed,
+            **case.settings,
         }
+    )
+    return stacked(build(config, Facts(world.visible, "binary", (world.visible,))), copies)
+
+
+def walk(case: Case, x: Tensor, seed: int, steps: int) -> Iterator[Tensor]:
+    """The weights (R, size) after each step on data sets (R, rows, visible); moves are tuned in the burn-in only.
+
+    The weights start at a draw of the prior, which is wider than the posterior.
+    """
+    copies, n = x.shape[:2]
+    chosen, rows = method(case, seed, copies), x.flatten(0, 1)
+    state = init(chosen, rows)
+    theta = torch.randn(chosen.model.size, generator=state.rng)
+    state = state._replace(theta=chosen.sampler.init(theta, state.rng))
+    for t in range(case.burn_in + steps):
+        if t % (n // case.batch) == 0:  # an epoch: each data set has an order of its own
+            order = torch.rand(copies, n, generator=state.rng).argsort(1) + n * torch.arange(copies)[:, None]
+            index = [part.reshape(-1) for part in order.split(case.batch, 1)]
+        part = index[t % len(index)]
+        state = step(chosen, state._replace(began=None if t < case.burn_in else 0), rows[part], part, len(rows))
+        if t >= case.burn_in:
+            yield split(chosen.model, state.theta.theta)
+
+
+def run_block(case: Case, numbers: range) -> list[Replicate]:
+    """These replicates, each with its own data, in one run."""
+    pairs = [simulate(case.world, number) for number in numbers]
+    truth, x = torch.stack([pair[0] for pair in pairs]), torch.stack([pair[1] for pair in pairs])
+    every, found = case.thin // BETWEEN, []
+    for t, thetas in enumerate(walk(case, x, numbers.start, case.thin * case.draws), start=1):
+        if t % every == 0:
+            found.append(functions(case.world, thetas, x))
+    sampled, true = torch.stack(found).numpy(), functions(case.world, truth, x).numpy()
+    mean, sd = sampled.mean(0), sampled.std(0, ddof=1)
+    first, second = np.split(sampled, 2)
+    ranked = sampled[BETWEEN - 1 :: BETWEEN]
+    near = ((ranked[1:] - mean) * (ranked[:-1] - mean)).mean(0) / sd**2
+    fields = ((mean - true) / sd, mean, sd, (second.mean(0) - first.mean(0)) / sd, near)
+    ranks = (ranked < true).sum(0).tolist()
+    return [Replicate(ranks[r], *(value[r].round(5).tolist() for value in fields)) for r in range(len(pairs))]
+
+
+# All replicates of a case, kept as they come
+
+
+def kept(name: str, case: Case) -> list[Replicate]:
+    """The replicates that were run with these settings."""
+    path = FOLDER / f"{name}.json"
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text())
+    if found["case"] != json.loads(json.dumps(asdict(case))):
+        raise SystemExit(f"{path} was run with other settings: delete it to start over, or bring them back")
+    return [Replicate(*replicate) for replicate in found["replicates"]]
+
+
+def keep(name: str, case: Case, replicates: list[Replicate], seconds: float) -> None:
+    path = FOLDER / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = {"functions": FUNCTIONS, "fields": Replicate._fields, "case": asdict(case), "cpu_seconds": seconds}
+    lines = ",\n".join(json.dumps(replicate) for replicate in replicates)
+    text = json.dumps(head, ensure_ascii=False)[:-1] + f', "replicates": [\n{lines}\n]}}\n'
+    beside = path.with_suffix(".tmp")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def run(name: str, case: Case, wanted: int) -> None:
+    """Go on until there are as many replicates as wanted; every block is written."""
+    found, path = kept(name, case), FOLDER / f"{name}.json"
+    spent = json.loads(path.read_text())["cpu_seconds"] if found else 0.0
+    while len(found) < wanted:
+        start = time.process_time()
+        found += run_block(case, range(len(found), min(len(found) + BLOCK, wanted)))
+        spent += time.process_time() - start
+        keep(name, case, found, round(spent, 1))
+
+
+# What they say
+
+
+class Verdict(NamedTuple):
+    """Of one function in one case."""
+
+    counts: list[int]
+    """Of the ranks in eight bins."""
+    p: float
+    """chi-square of these counts against equal ones."""
+    offset: float
+    """The posterior mean minus the truth, in posterior standard deviations; its mean over the replicates."""
+    stderr: float
+    drift: float
+    drift_stderr: float
+    correlation: float
+
+
+def verdicts(case: Case, replicates: list[Replicate]) -> list[Verdict]:
+    found = []
+    for i in range(len(FUNCTIONS)):
+        rank = np.array([replicate.rank[i] for replicate in replicates])
+        counts = np.bincount(rank * BINS // (case.draws + 1), minlength=BINS)
+        offset, stderr = _mean([replicate.offset[i] for replicate in replicates])
+        drift = _mean([replicate.drift[i] for replicate in replicates])
+        correlation, _ = _mean([replicate.correlation[i] for replicate in replicates])
+        p = float(stats.chisquare(counts).pvalue)
+        found.append(Verdict(counts.tolist(), p, offset, stderr, *drift, correlation))
     return found
 
 
-def run(estimator: str, replicates: int, out: Path) -> None:
+def shift(one: list[Replicate], other: list[Replicate], i: int) -> tuple[float, float]:
+    """By how many standard deviations the first's posterior means are above the other's of the same data."""
+    pairs = zip(one, other, strict=False)
+    return _mean([2 * (a.mean[i] - b.mean[i]) / (a.sd[i] + b.sd[i]) for a, b in pairs])
+
+
+def _mean(values: list[float]) -> tuple[float, float]:
+    """With its standard error."""
+    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def table(chosen: dict[str, Case]) -> str:
+    """Rows of Markdown: for each case and function p, offset, drift and correlation."""
+    lines = [
+        "| case | replicates | function | χ² p | offset in sd | drift in sd | correlation |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, case in chosen.items():
+        replicates = kept(name, case)
+        for i, v in enumerate(verdicts(case, replicates) if len(replicates) > 1 else []):
+            head = (f"`{name}`", str(len(replicates))) if i == 0 else ("", "")
+            offset, drift = f"{v.offset:+.2f} ± {v.stderr:.2f}", f"{v.drift:+.2f} ± {v.drift_stderr:.2f}"
+            cells = (*head, FUNCTIONS[i], f"{v.p:.3f}", offset, drift, f"{v.correlation:.2f}")
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines).replace("-0.00", "+0.00")
+
+
+def shifts(chosen: dict[str, Case]) -> str:
+    """Rows of Markdown: what a way of sampling does to posterior means, against `persistent` on the same data."""
+    lines = [f"| case, against | {' | '.join(FUNCTIONS)} |", "|---|" + "---|" * len(FUNCTIONS)]
+    for name, case in chosen.items():
+        against = f"{name.partition('-')[0] if not name.startswith(('sampler', 'sgnht')) else 'sbn'}-persistent"
+        one, other = kept(name, case), kept(against, cases()[against])
+        if name == against or min(len(one), len(other)) < 2:
+            continue
+        found = [shift(one, other, i) for i in range(len(FUNCTIONS))]
+        lines.append(f"| `{name}`, `{against}` | {' | '.join(f'{m:+.3f} ± {e:.3f}' for m, e in found)} |")
+    return "\n".join(lines)
+
+
+def draw(chosen: dict[str, Case], path: Path) -> None:
+    """Rank histograms, a row for each case, with the band where 99 of 100 bars of uniform ranks lie."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    plt.rcParams.update({"svg.fonttype": "path", "svg.hashsalt": "doubly", "font.size": 8})
+    rows = {name: found for name, case in chosen.items() if (found := kept(name, case))}
+    figure, axes = plt.subplots(
+        len(rows), len(FUNCTIONS), figsize=(8, 0.95 * len(rows) + 0.6), sharex=True, squeeze=False, layout="constrained"
+    )
+    for line, (name, replicates) in zip(axes, rows.items(), strict=True):
+        n = len(replicates)
+        low, high = stats.binom.ppf([0.005, 0.995], n, 1 / BINS)
+        for i, (ax, verdict) in enumerate(zip(line, verdicts(chosen[name], replicates), strict=True)):
+            ax.axhspan(low, high, color="0.88", zorder=0)
+            ax.axhline(n / BINS, color="0.6", lw=0.7, zorder=1)
+            colour = "#b2182b" if verdict.p < 0.01 else "#2166ac"
+            ax.bar(np.arange(BINS), verdict.counts, width=0.86, color=colour, zorder=2)
+            ax.text(0.98, 0.95, f"p {verdict.p:.3f}", ha="right", va="top", transform=ax.transAxes, fontsize=6.5)
+            ax.set(xticks=[], yticks=[], ylim=(0, 2.5 * n / BINS))
+            ax.spines[["top", "right", "left"]].set_visible(False)
+            if ax in axes[0]:
+                ax.set_title(FUNCTIONS[i], fontsize=9)
+        line[0].set_ylabel(name, rotation=0, ha="right", va="center")
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", help="names of cases, or their beginnings; all without any")
+    parser.add_argument("--replicates", type=int, default=REPLICATES)
+    parser.add_argument("--look", action="store_true", help="print what there is and write the page, but run nothing")
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    done = json.loads(out.read_text()) if out.exists() else {"estimator": estimator, "results": []}
-    while len(done["results"]) < replicates:
-        done["results"].append(ranks(estimator, len(done["results"])))
-        if len(done["results"]) % 10 == 0 or len(done["results"]) == replicates:
-            out.parent.mkdir(parents=True, exist_ok=True)
-            out.write_text(json.dumps(done))
-            print(
-                estimator,
-                len(done["results"]),
-                {k: round(v["p"], 3) for k, v in summary(done["results"]).items()},
-                flush=True,
-            )
+    every = cases()
+    wanted = args.cases or [""]
+    chosen = {name: case for word in wanted for name, case in every.items() if name.startswith(word)}
+    if not chosen:
+        raise SystemExit(f"no case is called {' or '.join(args.cases)}; there are: {', '.join(every)}")
+    for name, case in chosen.items() if not args.look else ():
+        run(name, case, args.replicates)
+        print(table({name: case}), flush=True)
+        write({name: case for name, case in every.items() if kept(name, case)})
+    if args.look:
+        print(table(chosen), shifts(chosen), sep="\n\n")
+        write({name: case for name, case in every.items() if kept(name, case)})
+
+
+def write(there: dict[str, Case]) -> None:
+    """The picture, and the numbers of the page, between its two marks."""
+    draw(there, PICTURE)
+    head, _, rest = PAGE.read_text().partition("<!-- numbers -->")
+    _, _, tail = rest.partition("<!-- end -->")
+    numbers = f"## Ranks\n\n{table(there)}\n\n## Posterior means on the same data\n\n{shifts(there)}"
+    PAGE.write_text(f"{head}<!-- numbers -->\n\n{numbers}\n\n<!-- end -->{tail}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--estimator", default="persistent")
-    parser.add_argument("--replicates", type=int, default=200)
-    parser.add_argument("--out", type=Path, default=None)
-    args = parser.parse_args()
-    name = args.estimator.replace(":", "-").replace("=", "-")
-    run(args.estimator, args.replicates, args.out or FOLDER / f"{name}.json")
+    main()

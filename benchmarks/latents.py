@@ -10,6 +10,7 @@ in benchmarks/latents.json; what is there is not made again. `--table` prints th
 
 import argparse
 import json
+import math
 import platform
 import time
 from pathlib import Path
@@ -27,6 +28,7 @@ from doubly.training.step import batches, rows_at, step
 
 RESULTS = Path(__file__).with_suffix(".json")
 VARIANTS: dict[str, dict[str, Any]] = {
+    # name of the variant: settings in which it differs; `warmup` is the share of the steps that are Adam's
     "nais-5": {"estimator": "nais", "draws": 5},
     "nais-20": {"estimator": "nais", "draws": 20},
     "gibbs-5": {"estimator": "gibbs", "draws": 5},
@@ -41,6 +43,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "wake-sleep": {"estimator": "persistent", "draws": 5, "objective": "wake-sleep"},
     "two-chains-wide": {"estimator": "persistent:chains=2", "draws": 5, "prior": "student-t:scale=0.3"},
     "nais-20-wide": {"estimator": "nais", "draws": 20, "prior": "student-t:scale=0.3"},
+    "step-0.01": {"estimator": "persistent", "draws": 5, "step": 0.01},
+    "step-0.1": {"estimator": "persistent", "draws": 5, "step": 0.1},
+    "friction-0.03": {"estimator": "persistent", "draws": 5, "friction": 0.03},
+    "friction-0.3": {"estimator": "persistent", "draws": 5, "friction": 0.3},
+    "split": {"estimator": "persistent", "draws": 5, "sampler": "sgnht-split"},
+    "adam-first": {"estimator": "persistent", "draws": 5, "warmup": 0.3, "warmup_step": 3e-3},
+    "adam": {"estimator": "persistent", "draws": 5, "sampler": "adam", "step": 1e-3},
+    "scale-0.03": {"estimator": "persistent", "draws": 5, "prior": "student-t:scale=0.03"},
+    "proposal-darn": {"estimator": "persistent", "draws": 5, "proposal": "darn"},
+    "proposal-mlp": {"estimator": "persistent", "draws": 5, "proposal": "mlp:widths=200"},
+    "thermostat": {"estimator": "persistent", "draws": 5, "sampler": "thermostat"},
+    "thermostat-0.1": {"estimator": "persistent", "draws": 5, "sampler": "thermostat", "step": 0.1},
+    "auto": {"estimator": "persistent", "draws": 5, "sampler": "thermostat", "step": "auto"},
+    # the scale of the prior: 0.09 (persistent), set by hand, and learnt
+    "wide": {"estimator": "persistent", "draws": 5, "prior": "student-t:scale=0.3"},
+    "wider": {"estimator": "persistent", "draws": 5, "prior": "student-t:scale=1"},
+    "learnt-scale": {"estimator": "persistent", "draws": 5, "prior": "learnt-student-t"},
 }
 ROWS, TEMPERATURES = 200, 500
 
@@ -49,6 +68,8 @@ def learn(method: Method, train: torch.Tensor, steps: int) -> tuple[State, torch
     """The state after so many steps, and the mean of the weights over the last quarter of them."""
     state, mean, done, taken = init(method, train), torch.zeros(method.model.size, dtype=torch.float64), 0, 0
     while done < steps:
+        if state.epoch == method.warmup > 0:
+            state = state._replace(theta=method.sampler.init(state.theta.theta, state.rng))
         for index in batches(torch.randperm(len(train), generator=state.rng), method.batch):
             x = rows_at(method, train, index, state.rng)
             state = step(method, state, x, index, len(train))
@@ -58,6 +79,7 @@ def learn(method: Method, train: torch.Tensor, steps: int) -> tuple[State, torch
                 mean += (state.theta.theta.double() - mean) / taken
             if done == steps:
                 break
+        state = state._replace(epoch=state.epoch + 1)
     return state, mean.float()
 
 
@@ -71,7 +93,10 @@ def scores(pair: Pair, x: torch.Tensor) -> dict[str, float]:
 
 def measure(data: str, hidden: tuple[int, ...], steps: int, variant: str, seed: int) -> dict[str, Any]:
     sets = load(data)
-    config = Config(data=data, hidden=hidden, step=0.03, phi_step=1e-3, theta_steps=1, seed=seed, **VARIANTS[variant])
+    chosen = {"sampler": "sgnht", "step": 0.03, "phi_step": 1e-3, "theta_steps": 1} | VARIANTS[variant]
+    if "warmup" in chosen:  # a share of the steps
+        chosen["warmup"] = round(chosen["warmup"] * steps / math.ceil(len(sets.train) / 100))
+    config = Config(data=data, hidden=hidden, seed=seed, **chosen)
     method, train = build(config, sets), torch.as_tensor(sets.train)
     learn(method, train[:500], 3)  # compiles what has to be compiled
     started = time.process_time()
@@ -86,7 +111,8 @@ def measure(data: str, hidden: tuple[int, ...], steps: int, variant: str, seed: 
         drawn = method.proposal.draw(state.phi.theta, train[:1000].float(), state.rng).values[::-1]
     active = [int(((z.mean(0) > 0.01) & (z.mean(0) < 0.99)).sum()) for z in drawn]
     stats = {name: round(value.item(), 3) for name, value in method.sampler.stats(state.theta).items()}
-    return {"cpu_seconds": round(seconds, 1), "active": active, "sampler": stats, **found}
+    prior = {name: round(value, 4) for name, value in method.prior.stats(state.prior).items()}
+    return {"cpu_seconds": round(seconds, 1), "active": active, "sampler": stats, "prior": prior, **found}
 
 
 def table(results: dict[str, Any]) -> str:

@@ -101,7 +101,7 @@ def fields(name: str, data: str, seed: int, epochs: int, step: float) -> dict[st
 
 
 def of(name: str) -> Of:
-    """The weights that a method is judged by: a sampler's mean, an optimiser's last."""
+    """The weights by which a method's step is chosen: a sampler's mean, an optimiser's last."""
     return "last" if preset(name).sampler == "adam" else "mean"
 
 
@@ -217,26 +217,22 @@ class Line(NamedTuple):
     name: str
     mean: tuple[float, float]  # test log-likelihood of the mean of the weights, and its standard error over seeds
     last: tuple[float, float]
-    valid: tuple[float, float]  # of the weights that the method is judged by
+    valid: tuple[float, float]  # of the mean of the weights
     seconds: float
-
-    @property
-    def judged(self) -> float:
-        return getattr(self, of(self.name))[0]
 
 
 def ranking(runs: list[Stored], group: list[str]) -> list[Line]:
-    """The methods of a group, best first."""
+    """The methods of a group, best first: all by the mean of their weights, which costs an optimiser nothing either."""
     lines = []
     for name in group:
         mine = [run["scores"] | {"seconds": sum(run["seconds"])} for run in runs if run["preset"] == name]
         if not mine:
             continue
         test = {kind: over_seeds([run["test"][kind]["log_likelihood"] for run in mine]) for kind in ("mean", "last")}
-        valid = over_seeds([run["valid"][of(name)]["log_likelihood"] for run in mine])
+        valid = over_seeds([run["valid"]["mean"]["log_likelihood"] for run in mine])
         seconds = float(np.mean([run["seconds"] for run in mine]))
         lines.append(Line(name, test["mean"], test["last"], valid, seconds))
-    return sorted(lines, key=lambda line: -line.judged)
+    return sorted(lines, key=lambda line: -line.mean[0])
 
 
 def over_seeds(values: list[float]) -> tuple[float, float]:
@@ -249,8 +245,7 @@ def table(data: str, runs: list[Stored], group: list[str]) -> Table:
     head = ["", "method", "step", "test, mean over the collection", "test, last weights", "valid", "seconds"]
     rows = []
     for place, line in enumerate(ranking(runs, group), start=1):
-        judged = of(line.name)
-        cells = [plus_minus(getattr(line, kind), bold=kind == judged) for kind in ("mean", "last")]
+        cells = [plus_minus(line.mean, bold=True), plus_minus(line.last)]
         rest = [plus_minus(line.valid), f"{line.seconds:.0f}"]
         rows.append([str(place), f"`{line.name}`", f"{ENTRIES[line.name].steps[data]:g}", *cells, *rest])
     return Table(head, rows)
@@ -290,7 +285,7 @@ def sections() -> Iterator[str]:
                 yield f"{title.capitalize()}:\n\n{table(data, runs, group)}"
         if tuning := section.get("tuning"):
             yield f"Steps tried, and the validation log-likelihood that they ended with:\n\n{tried(data, tuning)}"
-        errors = [run["scores"]["test"][of(run["preset"])]["stderr"] for run in runs]
+        errors = [run["scores"]["test"]["mean"]["stderr"] for run in runs]
         yield (
             f"The error that the choice of test rows adds, to all methods nearly alike, is {np.mean(errors):.2f}.\n\n"
             f"`python benchmarks/quality.py --data {data} --seeds {seeds} --epochs {settings['epochs']}`, "
@@ -323,7 +318,7 @@ def picture() -> Figure:
 
 
 def curves(axes: Axes, runs: list[Stored], group: list[str]) -> None:
-    """Mean and standard error over seeds; a diamond for the weights that are scored, where they are not the last."""
+    """Mean and standard error over seeds; a diamond for the mean of the weights."""
     tops = []
     for line in ranking(runs, group):
         mine = [run for run in runs if run["preset"] == line.name]
@@ -334,8 +329,7 @@ def curves(axes: Axes, runs: list[Stored], group: list[str]) -> None:
         sampler = of(line.name) == "mean"
         axes.plot(at, middle, color=colour, linewidth=1.5, linestyle="-" if sampler else (0, (4, 1.5)), label=line.name)
         axes.fill_between(at, middle - error, middle + error, color=colour, alpha=0.2, linewidth=0)
-        if sampler:
-            axes.errorbar(at[-1], line.valid[0], np.nan_to_num(line.valid[1]), color=colour, marker="D", markersize=5)
+        axes.errorbar(at[-1], line.valid[0], np.nan_to_num(line.valid[1]), color=colour, marker="D", markersize=5)
         tops += [middle.max(), line.valid[0]]
     if not tops:
         axes.set_axis_off()
