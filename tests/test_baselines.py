@@ -83,7 +83,7 @@ def learnt(name: str, folder: Path, **changes: Any) -> np.ndarray:
     fields = PROTOCOL | SEEN[name].settings | changes
     run = doubly.fit(folder / name, preset=name, quiet=True, threads=1, seed=0, **fields)
     of: Literal["last", "mean"] = "last" if run.config.sampler == "adam" else "mean"
-    return run.posterior(refit_passes=20).log_likelihood(load("bars").valid, draws=200, of=of)
+    return run.posterior(refit_passes=20).log_likelihood(load("bars").valid, draws=200, of=of, by="draws")
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -152,7 +152,7 @@ def test_every_chain_can_be_named_fitted_scored_and_sampled(model, proposal, hid
     args = ["--data", "bars", "--epochs", "2", "--collect", "1", "--theta-steps", "1", "--out", folder]
     cli.main(["fit", "--model", model, "--proposal", proposal, "--hidden", *hidden, *args])
     capsys.readouterr()
-    cli.main(["evaluate", folder, "--draws", "10", "--refit", "1", "--json"])
+    cli.main(["evaluate", folder, "--draws", "10", "--refit", "1", "--by", "draws", "--json"])
     found = json.loads(capsys.readouterr().out)
     assert -16 < found["log_likelihood"] < found["truth"]
     cli.main(["sample", folder, "-n", "3", "--out", str(tmp_path / "rows.npz")])

@@ -385,11 +385,11 @@ def test_an_incomplete_file_is_fitted_scored_and_imputed(kind, args, capsys, tmp
     said = capsys.readouterr().err
     assert "of the training cells are missing" in said
     assert kind != "table" or "1 rows have no value at all" in said
-    cli.main(["evaluate", run, "--draws", "20", "--refit", "2", "--json"])
+    cli.main(["evaluate", run, "--draws", "20", "--refit", "2", "--by", "draws", "--json"])
     first = json.loads(capsys.readouterr().out)
     assert math.isfinite(first["log_likelihood"])
     assert not first["exact"]
-    cli.main(["evaluate", run, "--input", file, "--draws", "20", "--refit", "2", "--json"])
+    cli.main(["evaluate", run, "--input", file, "--draws", "20", "--refit", "2", "--by", "draws", "--json"])
     assert math.isfinite(json.loads(capsys.readouterr().out)["log_likelihood"])
     out = tmp_path / ("out.csv" if kind == "table" else "out.npz")
     cli.main(["impute", run, "--input", file, "--out", str(out), "--draws", "2", "--sweeps", "4", "--refit", "1"])
