@@ -153,6 +153,17 @@ def test_samples_of_an_ensemble_come_from_all_its_members(posterior):
     np.testing.assert_allclose(found, (np.exp(exact(SAMPLES[0])) + np.exp(exact(SAMPLES[1]))) / 2, atol=5 * 0.0025)
 
 
+def test_a_sample_that_explains_a_row_badly_makes_none_of_its_completions(posterior):
+    """Its share is 0, so that no chain of it runs: the completions are those of the other sample."""
+    theta = SAMPLES[0].clone()
+    MODEL.unflatten(theta)[0]["b"].fill_(-40)  # all bits are 0, for certain
+    both = dataclasses.replace(posterior, thetas=[SAMPLES[0], theta], refit_passes=0, estimator="draws")
+    x = np.array([[1, 1, np.nan, np.nan]])
+    found = both.impute(x, draws=6, how=ImputeConfig(sweeps=3))
+    assert found.completions.shape == (6, 1, 4)
+    assert (found.completions[..., :2] == 1).all()
+
+
 def test_the_public_methods_agree_with_what_they_stand_for(posterior):
     """`draws` are the `samples`, `log_likelihood` the row likelihoods; codes and completions are those of the pairs."""
     for draw, sample, theta in zip(posterior.draws(), posterior.samples(), SAMPLES, strict=True):

@@ -109,6 +109,8 @@ def impute(
         tell((done + share * len(row)) / member.numel())
 
     for i, pair in enumerate(pairs):
+        if not (member == i).any():  # it explains no row well enough
+            continue
         rng = generator(device, scorer.seed, "impute", i)
         for place, row in zip(*(each.split(at_once) for each in (member == i).nonzero(as_tuple=True)), strict=True):
             made = run_chains(pair, given.rows[row], given.missing[row], given.start, 1, how, rng, progress)
