@@ -13,8 +13,8 @@ import doubly
 SOURCE = Path(doubly.__file__).parent
 # from the foundations to the front door; docs/architecture.md tells the same story
 ROOMS = [
-    "core", "kernels", "layers", "samplers", "latents", "training", "posterior", "data", "runs", "analysis", "paper",
-    "sklearn", "cli", "__main__",
+    "core", "kernels", "layers", "samplers", "latents", "training", "posterior", "data", "runs", "analysis", "serve",
+    "paper", "sklearn", "cli", "__main__",
 ]  # fmt: skip
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 

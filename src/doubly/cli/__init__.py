@@ -10,6 +10,7 @@ export       export
 verify       verify, repair
 data         data
 report       report
+serve        serve
 paper        reproduce
 registries   list
 check        check

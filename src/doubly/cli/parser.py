@@ -26,6 +26,7 @@ from doubly.cli.impute import Impute, Sample
 from doubly.cli.paper import Reproduce
 from doubly.cli.registries import List
 from doubly.cli.report import Report
+from doubly.cli.serve import Serve
 from doubly.cli.tables import Fill, Odd
 from doubly.cli.verify import Repair, Verify
 from doubly.core.errors import RunWarning, UserError
@@ -47,6 +48,7 @@ COMMANDS: tuple[type, ...] = (
     Export,
     Data,
     Report,
+    Serve,
     Verify,
     Repair,
     Reproduce,

@@ -73,7 +73,7 @@ def load_file(file: str | Path, **options: Any) -> Posterior:
         own = [name for field, text in sources._texts(config) for name in sources._own_files(field, text)]
         if own:
             raise UserError(f"it names code ({own[0]}), which is never loaded from a file")
-        facts = Facts(**{**told["facts"], "shape": tuple(told["facts"]["shape"])})
+        facts = _facts(told)
         if told["columns"]:
             Columns.from_json(told["columns"])
         method = build(config, facts)
@@ -95,6 +95,21 @@ def load_file(file: str | Path, **options: Any) -> Posterior:
         )
     except (KeyError, TypeError, ValueError) as error:  # a UserError is one, too
         raise UserError(f"{path} is damaged, or no file of doubly export: {error}") from None
+
+
+def read_facts(file: str | Path) -> tuple[Facts, Columns | None]:
+    """What a file that `export` wrote says of its data: facts, and of a table its columns."""
+    path = Path(file)
+    told, _ = _parts(path)
+    try:
+        columns = Columns.from_json(told["columns"]) if told["columns"] else None
+        return _facts(told), columns
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged, or no file of doubly export: {error}") from None
+
+
+def _facts(told: dict[str, Any]) -> Facts:
+    return Facts(**{**told["facts"], "shape": tuple(told["facts"]["shape"])})
 
 
 def _parts(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
