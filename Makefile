@@ -6,7 +6,7 @@ RUN ?= runs/digits
 # what `make run` fits; shorten it with FIT="--epochs 4 --collect 2"
 FIT ?= --hidden 100 --step 0.02 --phi-step 1e-3 --epochs 100 --collect 40 --keep 5
 
-.PHONY: setup run test quick check bench bench-quality study calibrate mutate figures docs torture
+.PHONY: setup run test quick check bench bench-quality study calibrate mutate figures docs torture setup-browser
 
 setup: $(VENV)/.installed
 
@@ -43,6 +43,11 @@ bench: setup
 	$(BIN)/python benchmarks/bounds.py --record
 	$(BIN)/python benchmarks/adaptive.py --record
 	$(BIN)/python benchmarks/growth.py --record
+
+# for the tests of pages in a browser, which are skipped where these are absent; needs root, and npm for axe-core
+setup-browser: setup
+	apt-get update && apt-get install -y chromium chromium-driver
+	npm install --prefix .browser axe-core@4.14.0
 
 # run folders: every I/O call stopped or failed, bits flipped, files of data damaged; shorten it with TORTURE="--every 9"
 torture: setup

@@ -137,7 +137,9 @@ def test_completions_are_those_of_the_posterior(image, asked):
 
 def test_one_sample_answers_alone(image, asked):
     for number, theta in enumerate(image.posterior.samples(), 1):
-        alone = doubly.Posterior(image.posterior.method, image.posterior.phi, theta, theta, [theta], lambda: theta)
+        alone = doubly.Posterior(
+            image.posterior.method, image.posterior.phi, theta, theta, [theta], image.posterior.train
+        )
         found = asked.post("/api/sample", json={"n": 20, "sample": number, "seed": 3}).json()["rows"]
         assert found == alone.sample(20, "last", 3).tolist()
     assert "this run has 3 samples" in error(asked.post("/api/sample", json={"sample": 4}), 400)
