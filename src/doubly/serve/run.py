@@ -46,13 +46,13 @@ def serve(served: Served, listening: socket.socket, names: Sequence[str], thread
     if host not in LOCAL:
         print("doubly: warning: everybody who reaches this machine can ask; there are no passwords", file=sys.stderr)
     print(f"{served.name}: {address(listening)} (stop with Ctrl-C; API: {address(listening)}openapi.json)", flush=True)
-    if show:
-        webbrowser.open(address(listening))
-    config = uvicorn.Config(
-        app(served, own, threads), log_level="error", access_log=False, server_header=False, proxy_headers=False,
-        limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=2, ws="none",
-    )  # fmt: skip
     try:
+        if show:
+            webbrowser.open(address(listening))
+        config = uvicorn.Config(
+            app(served, own, threads), log_level="error", access_log=False, server_header=False, proxy_headers=False,
+            limit_concurrency=MOST_CONNECTIONS, timeout_keep_alive=5, timeout_graceful_shutdown=2, ws="none",
+        )  # fmt: skip
         uvicorn.Server(config).run(sockets=[listening])
     except KeyboardInterrupt:
         print("stopped", flush=True)
