@@ -21,8 +21,9 @@ CONTRASTS = """(() => {
   for (const each of document.querySelectorAll('h1, h2, p, li, th, td, a, figcaption, .flag, .chart text')) {
     if (each.matches('.inside') || !each.textContent.trim()) continue;
     let below = each;
-    while (below && /rgba\\(.*, 0\\)|transparent/.test(getComputedStyle(below).backgroundColor)) below = below.parentElement;
-    const style = getComputedStyle(each), back = light(getComputedStyle(below).backgroundColor);
+    const paint = element => getComputedStyle(element).backgroundColor;
+    while (below && /rgba\\(.*, 0\\)|transparent/.test(paint(below))) below = below.parentElement;
+    const style = getComputedStyle(each), back = light(paint(below));
     const front = light(each.closest('.chart') ? style.fill : style.color);
     found.push([(Math.max(front, back) + 0.05) / (Math.min(front, back) + 0.05), each.textContent.slice(0, 40)]);
   }
@@ -72,7 +73,8 @@ def test_dark_is_dark(browser, page):
 def test_the_pointer_is_told_what_it_rests_on(browser, page):
     browser.open(page, 1400)
     where = browser.ask(
-        "(() => { const t = document.querySelector('#training .touch'); t.scrollIntoView({block: 'center', behavior: 'instant'});"
+        "(() => { const t = document.querySelector('#training .touch');"
+        " t.scrollIntoView({block: 'center', behavior: 'instant'});"
         " const b = t.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; })()"
     )
     assert browser.ask("document.getElementById('tip').hidden")

@@ -302,7 +302,7 @@ def standalone(chart: Markup) -> bytes:
     """A chart as a file of its own, with its colours in it."""
     style = Markup("<style>{}{}svg {{ background: var(--card); }}</style>").format(Markup(COLOURS), Markup(STYLE))
     head, tag, body = chart.partition(">")
-    return ('<?xml version="1.0" encoding="utf-8"?>\n' + head + tag + style + body).encode()
+    return (Markup('<?xml version="1.0" encoding="utf-8"?>\n') + head + tag + style + body).encode()
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
