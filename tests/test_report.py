@@ -158,8 +158,8 @@ def table(tmp_path_factory) -> tuple[Run, str]:
         level = "<script>alert(2)</script>" if i % 3 else "plain"
         lines.append(f"{level},{rng.normal() + 3 * (i % 3 > 0):.2f},{'' if i % 9 == 0 else round(rng.normal(), 2)}")
     (folder / "a<b>&c.csv").write_text("\n".join(lines) + "\n")
-    fit = {"epochs": 4, "warmup": 1, "collect": 2, "batch": 30, "valid_draws": 5, "quiet": True, "patience": 1}
-    run = doubly.fit(folder / "run", data=str(folder / "a<b>&c.csv") + ":columns=mixed", **fit)
+    fit: dict[str, Any] = {"epochs": 4, "warmup": 1, "collect": 2, "batch": 30, "valid_draws": 5, "quiet": True}
+    run = doubly.fit(folder / "run", data=str(folder / "a<b>&c.csv") + ":columns=mixed", **fit, patience=1)
     return run, make(run.path)[1].read_text()
 
 
@@ -293,10 +293,8 @@ def test_a_mixture_finds_what_independent_columns_cannot():
 
 def test_densities_of_mixtures_sum_to_one():
     """A bit and a category of three levels, all six values; and missing cells are summed out."""
-    kinds = CellKinds(
-        *(np.array(each) for each in ([False] * 4, [True] + [False] * 3, [False] + [True] * 3)),
-        np.array([0.5] + [1 / 3] * 3),
-    )
+    bit, level = np.array([True, False, False, False]), np.array([False, True, True, True])
+    kinds = CellKinds(~(bit | level), bit, level, np.array([1 / 2, 1 / 3, 1 / 3, 1 / 3]))
     rng = np.random.default_rng(1)
     values = np.array([[bit, *np.eye(3)[level]] for bit in (0, 1) for level in range(3)])
     mixture = fit_mixture(values[rng.integers(0, 6, 50)], kinds, 3, rng)
