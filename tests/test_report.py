@@ -1,11 +1,16 @@
 """Reports: one page that needs nothing else, figures that can be looked at, and the numbers that were found."""
 
+import base64
+import hashlib
+import html
 import io
 import json
+import math
 import re
 import shlex
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,11 +19,17 @@ from matplotlib.image import imread
 import doubly
 from doubly import cli
 from doubly.analysis.evaluation import FiledEvaluation
-from doubly.analysis.report import _result, figures, make
+from doubly.analysis.report import figures, make
 from doubly.analysis.report.files import WRITERS, save_rows
+from doubly.analysis.report.mixture import CellKinds, best_mixture, fit_mixture
+from doubly.analysis.report.sections.quality import result
+from doubly.analysis.report.sections.tables import association, distance
+from doubly.analysis.report.sections.training import curve, health, health_figures, trend, without_bad_start
+from doubly.analysis.report.svg import heat_map, standalone
+from doubly.analysis.report.ways import simple_ways
 from doubly.cli import parser
 from doubly.core.errors import UserError
-from doubly.data import load
+from doubly.data import Column, load
 from doubly.runs.config import Config
 from doubly.runs.folder import Run
 
@@ -64,20 +75,25 @@ def refusal(action, *args) -> str:
 
 def test_page_needs_nothing_else(made):
     page = made[1].read_text()
-    assert "<script" not in page
-    assert all(source.startswith("data:image/png;base64,") for source in re.findall(r'(?:src|href)="([^"]*)"', page))
-    assert not re.search(r"https?://|url\(|@import|<link", page)
+    assert re.findall(r'src="([^"]*)"', page) == []
+    addresses = set(re.findall(r'href="([^"]*)"', page))
+    assert all(address.startswith(("#", "data:image/png;base64,")) for address in addresses)
+    assert not re.search(r"url\(|@import|<link", page)
+    assert not set(re.findall(r"https?://[^\"\s<]+", page)) - {"http://www.w3.org/2000/svg"}
+    (script,) = re.findall(r"<script>(.*?)</script>", page, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in page
 
 
-def test_page_shows_every_figure(run, made):
+def test_every_section_is_listed_and_every_figure_is_a_file(run, made):
     page = made[1].read_text()
-    names = {file.name for file in (run.path / "figures").iterdir()}
-    assert names == {"training.png", "data.png", "samples.png", "weights.png", "chain.png"}
-    assert page.count("data:image/png;base64,") == len(names)
-    for name in names:
-        log_density, width, _ = pixels((run.path / "figures" / name).read_bytes()).shape
-        assert 300 < log_density < 1500, name
-        assert 500 < width < 1500, name
+    for key in ("verdict", "scores", "training", "samples", "completions", "features", "rows", "latents", "chain"):
+        assert f'<a href="#{key}">' in page
+        assert f'<section id="{key}"' in page
+    names = {file.stem for file in (run.path / "figures").glob("*.svg")}
+    assert {"training", "data", "samples", "nearest", "weights", "completions", "hardest", "khat", "units-z1"} <= names
+    for file in (run.path / "figures").glob("*.svg"):
+        assert ElementTree.fromstring(file.read_bytes()).tag.endswith("svg"), file
 
 
 def test_results_are_those_found(run, made):
@@ -91,17 +107,22 @@ def test_results_are_those_found(run, made):
     score = f"{found['log_likelihood']:.2f} ± {found['stderr']:.2f}  (mean, K=20, {found['ess']:.1f} effective)"
     assert re.search("test log-likelihood +" + re.escape(score), table)
     assert f"{best['valid']:.2f} ± {best['valid_stderr']:.2f}  (epoch {best['epoch']}" in table
-    assert f"{found['log_likelihood']:.2f}" in page
+    assert f"{found['log_likelihood']:.2f}".replace("-", "−") in page
     assert f"mean, K=20, {found['ess']:.1f} effective" in page
+
+
+def test_a_model_that_was_hardly_trained_looks_bad(made):
+    assert re.search("problem .* worse than a mixture", made[0])
+    assert "Too few epochs to tell" in made[0] or "Validation still rose" in made[0]
 
 
 def test_every_setting_is_on_the_page_and_the_command_makes_the_run_again(run, made):
     page = made[1].read_text()
     for name in Config.__dataclass_fields__:
         assert f'<th scope="row">{name}</th>' in page
-    command = re.search("<pre>(doubly .*?)</pre>", page)
+    command = re.search("<pre[^>]*>(doubly .*?)</pre>", page)
     assert command
-    parsed = parser._parse(shlex.split(command[1])[1:])
+    parsed = parser._parse(shlex.split(html.unescape(command[1]))[1:])
     assert {name: getattr(parsed, name) for name in Config.__dataclass_fields__} == vars(run.config)
     assert parsed.out == str(run.path)
 
@@ -113,23 +134,73 @@ def test_nothing_else_of_the_run_is_touched_and_making_again_gives_the_same(run,
     assert everything(run.path) == before
 
 
-def test_tables_are_not_shown_as_pictures(tmp_path, capsys):
-    """And what comes from the user, such as the name of a file, is text, not HTML."""
+def test_runs_side_by_side(run, made, tmp_path):
+    other = doubly.fit(tmp_path / "other", data="digits", hidden=(10,), **FIT)
+    _, page = make(other.path, run.path)
+    text = page.read_text()
+    assert page == other.path / "report.html"
+    assert "2 runs compared, on digits" in text
+    assert '<th scope="row">hidden</th><td>10</td><td>20</td>' in text
+    assert '<th scope="row">seed</th><td>0</td><td>0</td>' not in text
+    assert re.search(r"(is best|cannot be told apart)", text)
+
+
+NASTY = "<img src=x onerror=alert(1)>\u202e"
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory) -> tuple[Run, str]:
+    """A short run on a table whose names and levels are markup, with missing cells; and its page."""
+    folder = tmp_path_factory.mktemp("table")
+    rng = np.random.default_rng(0)
+    lines = [f'"{NASTY}",b,c']
+    for i in range(60):
+        level = "<script>alert(2)</script>" if i % 3 else "plain"
+        lines.append(f"{level},{rng.normal() + 3 * (i % 3 > 0):.2f},{'' if i % 9 == 0 else round(rng.normal(), 2)}")
+    (folder / "a<b>&c.csv").write_text("\n".join(lines) + "\n")
+    fit: dict[str, Any] = {"epochs": 4, "warmup": 1, "collect": 2, "batch": 30, "valid_draws": 5, "quiet": True}
+    run = doubly.fit(folder / "run", data=str(folder / "a<b>&c.csv") + ":columns=mixed", **fit, patience=1)
+    return run, make(run.path)[1].read_text()
+
+
+def test_texts_of_data_are_not_markup(table):
+    run, page = table
+    assert "<img" not in page
+    assert "<script>alert" not in page
+    assert "<b>" not in page
+    assert "\u202e" not in page
+    assert "&lt;img src=x onerror=alert(1)&gt;" in page
+    for file in (run.path / "figures").glob("*.svg"):
+        tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(file.read_bytes()).iter()}
+        assert tags <= {"svg", "style", "text", "line", "rect", "path", "circle", "image"}
+
+
+def test_a_table_has_its_own_sections(table):
+    run, page = table
+    for key in ("columns", "associations", "hidden-cells", "odd-rows", "missing"):
+        assert f'<section id="{key}"' in page
+    assert 'id="samples"' not in page
+    for text in ("column alone", "nearest rows", "in 90% intervals", "cells to blame", "In samples of the model"):
+        assert text in page
+    assert (run.path / "figures" / "column-001.svg").exists()
+
+
+def test_plain_tables_are_not_shown_as_pictures(tmp_path, capsys):
     rows = np.random.default_rng(0).integers(0, 2, (200, 5))
     np.savetxt(tmp_path / "a<b>&c.csv", rows, fmt="%d", delimiter=",")
     run = doubly.fit(tmp_path / "run", data=str(tmp_path / "a<b>&c.csv"), hidden=(3,), **FIT)
     cli.main(["report", str(run.path)])
     page = (run.path / "report.html").read_text()
-    assert {file.name for file in (run.path / "figures").iterdir()} == {"training.png", "columns.png", "chain.png"}
     assert "a&lt;b&gt;&amp;c" in page
     assert "<b>" not in page
     assert "5 columns" in capsys.readouterr().out
+    assert not (run.path / "figures" / "weights.svg").exists()
 
 
 def test_nothing_hidden_is_exact():
     found = FiledEvaluation(log_likelihood=-9.0, stderr=0.1, draws=20, ess=1.0, split="test", of="mean", truth=-8.5)
-    assert _result(found, exact=True).how == "mean, exact; truth -8.50"
-    assert figures.health([record(1, -9.0)], draws=1) == {}
+    assert result(found, exact=True).how == "mean, exact; truth -8.50"
+    assert health([record(1, -9.0)], draws=1) == {}
 
 
 def test_run_without_samples_shows_the_last_draw(tmp_path):
@@ -148,46 +219,130 @@ def test_run_without_epochs_says_so(tmp_path):
     assert "holds no run" in refusal(make, tmp_path)
 
 
-def test_other_evaluations_are_told_in_words_and_damaged_ones_refused(tmp_path):
+def test_other_evaluations_are_told_in_words_curves_drawn_and_damaged_ones_refused(tmp_path):
     run = doubly.fit(tmp_path / "run", data="bars", hidden=(4,), **FIT)
     (run.path / "evaluations").mkdir()
     older = {"log_likelihood": -9.0, "stderr": 0.1, "draws": 20, "effective": 1.5, "split": "test", "of": "mean"}
     (run.path / "evaluations" / "older.json").write_text(json.dumps(older))
-    assert re.search(r"test log-likelihood +-9.00 ± 0.10 +\(mean, K=20, 1.5 effective\)", make(run.path)[0])
     (run.path / "evaluations" / "imputed.json").write_text('{"accuracy": 0.912345, "n": 3}')
-    assert re.search("imputed +accuracy 0.9123, n 3", make(run.path)[0])
+    points = [{"at": 1, "log_likelihood": -9.5, "stderr": 0.1}, {"at": 10, "log_likelihood": -9.0}, {"at": "x"}, 3]
+    (run.path / "evaluations" / "curve-over-draws.json").write_text(json.dumps({"points": points}))
+    table, page = make(run.path)
+    assert re.search(r"test log-likelihood +-9.00 ± 0.10 +\(mean, K=20, 1.5 effective\)", table)
+    assert re.search("imputed +accuracy 0.9123, n 3", table)
+    assert 'id="curves"' in page.read_text()
     (run.path / "evaluations" / "broken.json").write_text('{"accuracy": ')
     assert "broken.json" in refusal(make, run.path)
 
 
-# Figures
+# Numbers behind the figures
 
 
 def test_bad_start_does_not_squash_the_curve():
-    metrics = [record(1, -5000.0), *(record(epoch, -100 + epoch / 10) for epoch in range(2, 40))]
-    low, high = figures.training_curve(metrics).axes[0].get_ylim()
+    low, high = without_bad_start(np.array([-5000.0, *(-100 + epoch / 10 for epoch in range(2, 40))]))
     assert low > -120
-    assert high > -96
+    assert high > -96.2
 
 
 def test_a_steady_rise_is_shown_whole():
-    metrics = [record(epoch, -30.0 + epoch) for epoch in range(1, 11)]
-    low, high = figures.training_curve(metrics, truth=-15.0).axes[0].get_ylim()
+    low, high = without_bad_start(np.arange(-30.0, -20.0), truth=-15.0)
     assert low < -30
     assert high > -15
+
+
+@pytest.mark.parametrize(
+    ("valid", "level", "word"),
+    [
+        (np.linspace(-30, -20, 50), "bad", "rose"),
+        (np.concatenate([np.linspace(-30, -20, 20), np.linspace(-20, -26, 40)]), "bad", "fallen"),
+        (np.concatenate([np.linspace(-30, -20, 20), np.full(60, -20.0)]), "good", "levelled"),
+        (np.array([-3.0]), "note", "Too few"),
+    ],
+)
+def test_trends_are_told(valid, level, word):
+    found = trend(valid)
+    assert found[0] == level
+    assert word in found[1]
 
 
 def test_curves_of_odd_records():
     """One epoch, one validation row (no error bar), log-likelihoods that are minus infinity."""
     for metrics in ([record(1, -3.0) | {"valid_stderr": np.nan}], [record(1, -np.inf), record(2, -3.0, "collect")]):
-        assert pixels(figures.png(figures.training_curve(metrics))).std() > 0
+        ElementTree.fromstring(curve(metrics, None, 400))
 
 
-def test_health_has_a_panel_for_what_the_records_have():
+def test_health_has_a_chart_for_what_the_records_have():
     bare = [record(1, -3.0), record(2, -3.0)]
     full = [record(epoch, -3.0, "collect", temperature=1.2, thermostat=0.1) for epoch in (1, 2)]
-    assert [len(figures.chain_health(metrics, 5).axes) for metrics in (bare, full)] == [1, 3]
-    assert list(figures.health(full, draws=1)) == ["temperature", "thermostat"]
+    assert [len(health_figures(metrics, 5)) for metrics in (bare, full)] == [1, 3]
+    assert list(health(full, draws=1)) == ["temperature", "thermostat"]
+
+
+def test_a_mixture_finds_what_independent_columns_cannot():
+    """Two kinds of rows, all ones or all zeros but for 5 % of the bits: the best is near the entropy of that."""
+    rng = np.random.default_rng(0)
+    rows = (rng.random((600, 1)) < 0.5) ^ (rng.random((600, 8)) < 0.05)
+    kinds = CellKinds(np.zeros(8, bool), np.ones(8, bool), np.zeros(8, bool), np.full(8, 0.5))
+    alone, best = best_mixture(rows[:400], rows[400:500], kinds)
+    test = rows[500:].astype(float)
+    entropy = math.log(2) - 8 * (0.05 * math.log(0.05) + 0.95 * math.log(0.95))
+    assert alone.log_prob(test).mean() == pytest.approx(-8 * math.log(2), abs=0.1)
+    assert best.components > 1
+    assert best.log_prob(test).mean() == pytest.approx(-entropy, abs=0.5)
+
+
+def test_densities_of_mixtures_sum_to_one():
+    """A bit and a category of three levels, all six values; and missing cells are summed out."""
+    bit, level = np.array([True, False, False, False]), np.array([False, True, True, True])
+    kinds = CellKinds(~(bit | level), bit, level, np.array([1 / 2, 1 / 3, 1 / 3, 1 / 3]))
+    rng = np.random.default_rng(1)
+    values = np.array([[bit, *np.eye(3)[level]] for bit in (0, 1) for level in range(3)])
+    mixture = fit_mixture(values[rng.integers(0, 6, 50)], kinds, 3, rng)
+    assert np.exp(mixture.log_prob(values)).sum() == pytest.approx(1)
+    partial = values[:3].copy()
+    partial[:, 0] = np.nan
+    both = np.exp(mixture.log_prob(values)).reshape(2, 3).sum(0)
+    np.testing.assert_allclose(np.exp(mixture.log_prob(partial)), both)
+
+
+def test_simple_ways_impute_what_is_missing_only():
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(300, 1))
+    rows = z + 0.1 * rng.normal(size=(300, 3))
+    incomplete = rows[:40].copy()
+    incomplete[:, 1] = np.nan
+    errors = {}
+    for way, found in simple_ways(rows[40:], incomplete).items():
+        np.testing.assert_array_equal(found[:, [0, 2]], rows[:40][:, [0, 2]])
+        errors[way] = np.sqrt(np.mean((found[:, 1] - rows[:40, 1]) ** 2))
+    assert errors["regressions"] < 0.2 < errors["column alone"]
+    assert errors["nearest rows"] < 0.3
+
+
+def test_associations_and_distances():
+    number, category = Column("n", "real"), Column("c", "category", ("x", "y"))
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=500)
+    groups = (a > 0).astype(float)
+    assert association(number, a, number, -2 * a) == pytest.approx(-1)
+    assert association(category, groups, category, 1 - groups) == pytest.approx(1)
+    assert association(number, a, category, groups) == pytest.approx(math.sqrt(2 / math.pi), abs=0.05)
+    assert abs(association(number, a, number, rng.normal(size=500))) < 0.15
+    far, chance = distance(number, a, a + 2)
+    assert far > 0.5 > chance
+    same, chance = distance(number, a, rng.normal(size=500))
+    assert same < chance + 0.05
+
+
+def test_a_text_of_unknown_origin_is_escaped_in_charts():
+    chart = heat_map(["<a>", "b&"], np.eye(2), [["<t>", ""], ["", ""]], "<label>")
+    assert "&lt;a&gt;" in chart
+    assert "<a>" not in chart
+    assert "<label>" not in chart
+    ElementTree.fromstring(standalone(chart))
+
+
+# Figures
 
 
 def test_grids_of_as_many_images_have_the_same_size_and_show_ink_on_paper():

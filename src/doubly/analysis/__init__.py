@@ -12,8 +12,8 @@ accuracy        how well hidden cells are imputed, beside simpler imputers
 estimators      by draws or by annealing: which bound is larger, and is it settled
 evaluation      the results of evaluations: of one run, a comparison, a curve
 evaluate        evaluate one run, compare several, curves
-report          pictures and the HTML page
 tables          what a learnt table answers, cell by cell
+report          pictures and the HTML page
 pool            estimates of several completed copies as one
 impute          `doubly impute`: files with missing values, hidden cells
 table_files     `doubly fill`, `doubly odd`: tables in files

@@ -21,7 +21,6 @@ from doubly.analysis.evaluation import Curve
 from doubly.analysis.traces import History, label
 from doubly.layers.chain import Chain
 
-Record = dict[str, Any]  # an epoch in metrics.jsonl
 Limits = tuple[float, float]
 
 DPI = 144
@@ -31,15 +30,8 @@ PICTURE = 700  # pixels that a grid of images comes near to, on its longer side
 # of the palette of Okabe and Ito, which the colour-blind can tell apart
 BLUE, VERMILION, GREEN, PURPLE = "#0072B2", "#D55E00", "#009E73", "#CC79A7"
 TEXT, QUIET, FAINT = "#222222", "#666666", "#E4E4E4"
-COLLECTING = "#F3EFD9"
 
 INK = LinearSegmentedColormap.from_list("ink", ["#F1F1EE", "#161616"]).with_extremes(bad="white")
-
-HEALTH_LABELS = {
-    "ess": "effective draws",
-    "temperature": "kinetic\ntemperature",
-    "thermostat": "thermostat\n(mean friction)",
-}
 
 
 def png(figure: Figure) -> bytes:
@@ -47,32 +39,6 @@ def png(figure: Figure) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None})
     return buffer.getvalue()
-
-
-def training_curve(metrics: Sequence[Record], truth: float | None = None) -> Figure:
-    """Validation log-likelihood with its error band and the training bound, epoch by epoch.
-
-    `truth` is the log-likelihood that the true density gives the validation rows, where it is known.
-    """
-    epoch, valid, train = _column(metrics, "epoch"), _column(metrics, "valid"), _column(metrics, "train")
-    stderr = np.nan_to_num(_column(metrics, "valid_stderr"))
-    figure, (axes,) = _panels(1, 4.0, epoch)
-    _shade_collecting(axes, metrics, "samples collected")
-    axes.fill_between(epoch, valid - stderr, valid + stderr, color=BLUE, alpha=0.2, linewidth=0)
-    axes.plot(epoch, train, color=VERMILION, linestyle=(0, (4, 1.5)), **_stroke(epoch), label="training bound")
-    axes.plot(epoch, valid, color=BLUE, **_stroke(epoch), label="validation ± standard error")
-    if np.isfinite(valid).any():
-        best = int(np.nanargmax(valid))
-        label = f"best: {_signed(valid[best])} in epoch {epoch[best]:.0f}"
-        axes.plot(epoch[best], valid[best], "o", color=TEXT, markersize=6, label=label, clip_on=False, zorder=5)
-    if truth is not None:
-        axes.axhline(
-            truth, color=GREEN, linewidth=1.4, linestyle=":", label=f"truth (the data's own density): {_signed(truth)}"
-        )
-    axes.set_ylim(_without_bad_start(np.concatenate([valid - stderr, valid + stderr, train]), truth))
-    axes.set_ylabel("log-likelihood of a row (nats)")
-    axes.legend(loc="lower right", frameon=True, framealpha=0.9, edgecolor="none", fontsize=9)
-    return figure
 
 
 CURVE_LABELS = {
@@ -104,39 +70,6 @@ def curve(found: Curve) -> Figure:
     axes.set_xlim(at.min() / 1.3, at.max() * 1.3)
     axes.set_xlabel(CURVE_LABELS[found.over])
     axes.set_ylabel("log-likelihood of a row (nats)")
-    return figure
-
-
-def health(metrics: Sequence[Record], draws: int | None = None) -> dict[str, np.ndarray]:
-    """What shows whether the chain is well: the effective draws, and what the sampler records of itself.
-
-    `draws` is the number of draws for each row; for a single draw, "ess" says nothing and is left out.
-    """
-    series = {name: _column([record["sampler"] for record in metrics], name) for name in metrics[-1]["sampler"]}
-    if draws is None or draws > 1:
-        series = {"ess": _column(metrics, "ess")} | series
-    return {name: values for name, values in series.items() if np.isfinite(values).any()}
-
-
-def chain_health(metrics: Sequence[Record], draws: int | None = None) -> Figure:
-    """What `health` finds, one panel for each, epoch by epoch."""
-    epoch, series = _column(metrics, "epoch"), health(metrics, draws)
-    figure, panels = _panels(len(series), 1.2 + 1.35 * len(series), epoch)
-    colours = itertools.cycle([BLUE, VERMILION, GREEN, PURPLE])
-    for axes, (name, values), colour in zip(panels, series.items(), colours, strict=False):
-        axes.plot(epoch, values, color=colour, **_stroke(epoch))
-        axes.set_ylabel(HEALTH_LABELS.get(name, name))
-        if name == "ess" and draws:
-            axes.set_ylim(1, 1.03 * draws)
-            axes.set_ylabel(f"effective draws\n(of {draws})")
-        if name == "temperature":
-            axes.axhline(1, color=TEXT, linewidth=1, linestyle=":")
-            low, high = axes.get_ylim()
-            axes.set_ylim(min(low, 0.9), max(high, 1.1))
-        _shade_collecting(axes, metrics, "samples collected")
-    if panels[0].get_legend_handles_labels()[0]:
-        panels[0].legend(loc="upper left", frameon=False, fontsize=9)
-    figure.align_ylabels()
     return figure
 
 
@@ -225,31 +158,6 @@ def weights(theta: torch.Tensor, model: Chain, shape: tuple[int, ...], most: int
     return figure
 
 
-def column_means(data: np.ndarray, samples: np.ndarray) -> Figure:
-    """The mean of each column in the data and in samples from the model: for tables, which make no pictures."""
-    figure = Figure(figsize=(4.8, 4.5), dpi=DPI, layout="constrained")
-    axes = figure.add_subplot()
-    x, y = np.nanmean(data, 0, dtype=float), samples.mean(0, dtype=float)
-    low, high = min(x.min(), y.min()), max(x.max(), y.max())
-    margin = 0.05 * ((high - low) or 1)
-    ends = (low - margin, high + margin)
-    axes.plot(ends, ends, color=QUIET, linewidth=1, linestyle=":")
-    axes.errorbar(
-        x,
-        y,
-        xerr=np.nanstd(data, 0, dtype=float) / np.sqrt((~np.isnan(data)).sum(0)),
-        yerr=samples.std(0, dtype=float) / math.sqrt(len(samples)),
-        fmt="o",
-        color=BLUE,
-        markersize=4,
-        linewidth=0.8,
-        alpha=0.7,
-    )
-    axes.set(xlim=ends, ylim=ends, aspect="equal", xlabel="mean in the training data", ylabel="mean in the samples")
-    _tidy(axes)
-    return figure
-
-
 # Curves
 
 
@@ -273,33 +181,6 @@ def _tidy(axes: Axes) -> None:
     axes.tick_params(colors=QUIET, labelcolor=TEXT, labelsize=9)
 
 
-def _stroke(epoch: np.ndarray) -> dict[str, Any]:
-    """A line; where there are few epochs their points too, for a single one would not show."""
-    return {"linewidth": 1.8} | ({"marker": "o", "markersize": 3.5} if len(epoch) <= 10 else {})
-
-
-def _shade_collecting(axes: Axes, metrics: Sequence[Record], label: str) -> None:
-    epochs = [record["epoch"] for record in metrics if record["phase"] == "collect"]
-    if epochs:
-        axes.axvspan(epochs[0] - 0.5, epochs[-1] + 0.5, color=COLLECTING, linewidth=0, zorder=0, label=label)
-
-
-def _without_bad_start(values: np.ndarray, truth: float | None) -> Limits | None:
-    """A range that shows the upper three quarters of the values in a third of the height or more.
-
-    The first epochs may lie far below all others; they leave the frame rather than squash the rest.
-    """
-    values = values[np.isfinite(values)]
-    if not len(values):
-        return None
-    high = float(values.max())
-    low = max(float(values.min()), high - 3 * (high - float(np.quantile(values, 0.25))))
-    if truth is not None:
-        low, high = min(low, truth), max(high, truth)
-    margin = 0.05 * (high - low) or 0.5
-    return low - margin, high + margin
-
-
 def _around(chains: Sequence[tuple[np.ndarray, np.ndarray]]) -> Limits | None:
     """A range for the values collected, and for as much of the burn-in as leaves them half of the height."""
     late = np.concatenate([values[collecting] for values, collecting in chains])
@@ -312,14 +193,6 @@ def _around(chains: Sequence[tuple[np.ndarray, np.ndarray]]) -> Limits | None:
     low, high = max(float(every.min()), low - room), min(float(every.max()), high + room)
     margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.5
     return low - margin, high + margin
-
-
-def _signed(value: float) -> str:
-    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")  # as matplotlib writes it on the axes
-
-
-def _column(records: Sequence[Record], name: str) -> np.ndarray:
-    return np.array([record.get(name, math.nan) for record in records], dtype=float)
 
 
 # Pictures
