@@ -406,7 +406,9 @@ def test_the_share_of_outliers_is_that_which_was_said():
     np.testing.assert_allclose(model.decision_function(X), model.score_samples(X) - model.offset_)
     far = X[:1] + 100 * X.std(0)
     assert model.predict(far)[0] == -1
-    shares = [(DeepGenerativeModel(**TINY | {"draws": 50}).fit(rows).predict(rows) == -1).mean() for rows in (X, bits())]
+    shares = [
+        (DeepGenerativeModel(**TINY | {"draws": 50}).fit(rows).predict(rows) == -1).mean() for rows in (X, bits())
+    ]
     assert all(0 < share < 0.2 for share in shares), "by itself, one in twenty, but for the noise of 50 draws"
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from doubly import UserError, cli
+from doubly.analysis.impute import _hidden
 from doubly.core.sealed import dump_json
 from doubly.data import Column, Columns, guess, load, read_rows
 from doubly.data.columns import sheet_of
@@ -164,7 +165,8 @@ def fitted(tmp_path_factory):
     """A short fit of a mixed table, whose file is then moved away."""
     folder = tmp_path_factory.mktemp("table")
     path = written(folder, table())
-    cli.main(["fit", "--data", str(path), "--out", str(folder / "run"), "--epochs", "6", "--threads", "1"])
+    cli.main(["fit", "--data", str(path), "--out", str(folder / "run"), "--epochs", "6", "--collect", "2",
+              "--threads", "1"])  # fmt: skip
     path.rename(folder / "moved.csv")
     return folder
 
@@ -211,6 +213,60 @@ def test_scores_are_in_the_units_of_the_table(fitted, tmp_path, capsys):
         scores.append([float(line.split(",")[1]) for line in lines])
     difference = np.array(scores[0]) - np.array(scores[1])
     np.testing.assert_allclose(difference, [math.log(1000), math.log(1000), 0], atol=1e-4)
+
+
+def test_annealed_scores_are_in_the_units_of_the_table_too(fitted, capsys):
+    """Draws and annealing are bounds on the same density, so that their difference is free of units: what annealing is
+    ahead by is less than log scale, which was added to one of them only before."""
+    run = Run(fitted / "run")
+    assert run.columns is not None
+    how = ["--ais", "20", "--ais-rows", "6", "--refit", "1", "--draws", "200", "--threads", "1", "--json"]
+    cli.main(["evaluate", str(fitted / "run"), *how, "--by", "draws", "--no-settle"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["annealed"]["log_likelihood"] < found["log_likelihood"] + 5
+    scale = run.columns.columns[3].scale
+    assert scale > 4
+    assert abs(found["annealed"]["above_score"]) < math.log(scale) / 2
+
+
+def test_whole_cells_are_hidden(fitted, capsys):
+    run = Run(fitted / "run")
+    how = ["--hide", "random", "--share", "0.5", "--split", "train", "-n", "8", "--refit", "0", "--draws", "2"]
+    cli.main(["impute", str(fitted / "run"), *how, "--sweeps", "2", "--threads", "1", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert 0 < found["hidden_cells"] <= 8 * 4
+    assert 0 <= found["scores"]["doubly"]["error_rate"] <= 1
+    hidden = _hidden("random", 50, run.data(), 0.5, 0)
+    assert run.columns is not None
+    for at in range(4):
+        entries = hidden[:, run.columns.sources == at]
+        assert (entries.all(1) == entries.any(1)).all()
+        assert 0 < entries[:, 0].mean() < 1
+
+
+def test_fill_and_odd_answer_by_a_run_without_its_table(fitted, tmp_path, capsys):
+    """New rows, one of them with a level that the run has never seen and one with an impossible size."""
+    lines = ["who,kind,grade,yes,size", "ann,red,1,0,22.5", "bob,pink,2,1,24.5", "cy,blue,4,1,", "di,blue,3,0,999.5"]
+    path = written(tmp_path, "\n".join(lines) + "\n", "new.csv")
+    cli.main(["fill", str(path), "--from-run", str(fitted / "run"), "--out", str(tmp_path / "out.csv")])
+    said = capsys.readouterr()
+    assert "never seen are taken as missing: kind (1 cells)" in said.err
+    after = (tmp_path / "out.csv").read_text().splitlines()
+    assert [after[i] for i in (0, 1, 2, 4)] == [lines[i] for i in (0, 1, 2, 4)], "what was there stays, new levels too"
+    assert 0 < float(after[3].split(",")[4]) < 100
+    cli.main(["odd", str(path), "--from-run", str(fitted / "run"), "-n", "1"])
+    assert "line 5, who di" in (out := capsys.readouterr().out)
+    assert "size is 999.5, expected" in out
+    path = written(tmp_path, "kind,grade,yes\nred,1,0\n", "less.csv")
+    with pytest.raises(SystemExit):
+        cli.main(["odd", str(path), "--from-run", str(fitted / "run")])
+    assert "has no column 'size'" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_draw_the_table_is_said_to_be_replaced(tmp_path, capsys):
+    path = written(tmp_path, table(30))
+    cli.main(["fit", "--data", str(path), "--out", str(tmp_path / "r"), "--model", "sbn", "--epochs", "1"])
+    assert "not all cells are 0 or 1, which is all that sbn can draw" in capsys.readouterr().err
 
 
 def test_tampered_rows_are_refused(fitted, tmp_path):

@@ -1,14 +1,13 @@
 """A posterior of a table whose columns were scaled, asked and answering in the units and words of the table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from torch import Tensor
 
+from doubly.core.errors import UserError
 from doubly.core.types import By, Of
 from doubly.latents.completions import ImputeConfig
-from doubly.layers.chain import Chain
 from doubly.posterior.store import Posterior
 
 
@@ -38,42 +37,36 @@ class ImputedTable(NamedTuple):
     there."""
 
 
-@dataclass(frozen=True)
-class PosteriorInUnits:
+@dataclass
+class PosteriorInUnits(Posterior):
     """What a run or an estimator has learnt of a table; `scaled` is the posterior behind it.
 
     It takes tables and gives tables: for a run, a DataFrame, names with lists or a list of rows with names go in, names
     with lists come out; for an estimator that was fitted to an array, arrays. `scaled` takes and gives rows as the
-    model sees them.
+    model sees them, and so do `score`, `anneal` and what else is not named here.
     """
 
-    scaled: Posterior
-    units: Units
+    units: Units | None = None
+
+    @classmethod
+    def of(cls, scaled: Posterior, units: Units) -> "PosteriorInUnits":
+        """The posterior with these units."""
+        return cls(**{each.name: getattr(scaled, each.name) for each in fields(Posterior)}, units=units)
 
     @property
-    def model(self) -> Chain:
-        """The generative model's architecture."""
-        return self.scaled.model
+    def scaled(self) -> Posterior:
+        """The same in the units of the model."""
+        return Posterior(**{each.name: getattr(self, each.name) for each in fields(Posterior)})
 
-    def mean(self) -> Tensor:
-        """The posterior mean of the weights."""
-        return self.scaled.mean()
-
-    def last(self) -> Tensor:
-        """The last sample of the weights."""
-        return self.scaled.last()
-
-    def samples(self) -> list[Tensor]:
-        """Samples of the weights."""
-        return self.scaled.samples()
-
-    def draws(self) -> list[Tensor]:
-        """The samples of the weights: `samples()` by its documented name."""
-        return self.scaled.samples()
+    @property
+    def _units(self) -> Units:
+        if self.units is None:
+            raise UserError("this posterior has no units: make it with PosteriorInUnits.of(posterior, units)")
+        return self.units
 
     def log_likelihood(
         self,
-        table: Any,
+        x: Any,
         draws: int = 1000,
         of: Of = "mean",
         seed: int = 0,
@@ -82,30 +75,30 @@ class PosteriorInUnits:
         temperatures: int = 200,
     ) -> np.ndarray:
         """log p of each row in the table's units, as `Posterior.log_likelihood` finds it."""
-        rows = self.units.encode(table)
-        found = self.scaled.log_likelihood(rows, draws, of, seed, refine, by, temperatures)
-        return in_units(found, rows, self.units.log_scale)
+        rows = self._units.encode(x)
+        found = super().log_likelihood(rows, draws, of, seed, refine, by, temperatures)
+        return in_units(found, rows, self._units.log_scale)
 
     def sample(self, n: int, of: Of = "mean", seed: int = 0) -> Any:
         """A table of n new rows."""
-        return self.units.decode(self.scaled.sample(n, of, seed))
+        return self._units.decode(super().sample(n, of, seed))
 
     def impute(
-        self, table: Any, draws: int = 20, how: ImputeConfig | None = None, of: Of = "ensemble", seed: int = 0
-    ) -> ImputedTable:
-        """The table with its missing cells completed `draws` times."""
-        rows = self.units.encode(table)
-        found = self.scaled.impute(rows, draws, how, of, seed)
-        copies = [self.units.decode(completed) for completed in found.completions]
-        return ImputedTable(copies, self.units.decode(found.mean), found.spread * np.exp(self.units.log_scale))
+        self, x: Any, draws: int = 20, how: ImputeConfig | None = None, of: Of = "ensemble", seed: int = 0
+    ) -> Any:
+        """The table with its missing cells completed `draws` times: an `ImputedTable`."""
+        units = self._units
+        found = super().impute(units.encode(x), draws, how, of, seed)
+        copies = [units.decode(completed) for completed in found.completions]
+        return ImputedTable(copies, units.decode(found.mean), found.spread * np.exp(units.log_scale))
 
-    def encode(self, table: Any, draws: int = 100, of: Of = "mean", seed: int = 0) -> list[np.ndarray]:
+    def encode(self, x: Any, draws: int = 100, of: Of = "mean", seed: int = 0) -> list[np.ndarray]:
         """E[z | x] for each latent layer, from the data upward."""
-        return self.scaled.encode(self.units.encode(table), draws, of, seed)
+        return super().encode(self._units.encode(x), draws, of, seed)
 
-    def to_arviz(self) -> Any:
-        """The samples of the weights as an arviz.InferenceData."""
-        return self.scaled.to_arviz()
+    def log_conditional(self, *rows: Any, **how: Any) -> np.ndarray:
+        """Refused: what is hidden and what is known would have to be tables."""
+        raise UserError("log_conditional takes rows as the model sees them: ask `scaled`, with rows of its units")
 
 
 def in_units(log_likelihood: np.ndarray, rows: np.ndarray, log_scale: np.ndarray) -> np.ndarray:

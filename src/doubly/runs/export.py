@@ -20,6 +20,7 @@ from doubly.core.errors import UserError
 from doubly.core.files import write
 from doubly.data import Columns
 from doubly.posterior.store import Posterior
+from doubly.posterior.units import PosteriorInUnits
 from doubly.runs import sources
 from doubly.runs.build import Facts, build
 from doubly.runs.config import from_dict
@@ -65,7 +66,10 @@ def export(run: Run, file: str | Path, refit: int = 100) -> Path:
 
 
 def load_file(file: str | Path, **options: Any) -> Posterior:
-    """The posterior in a file that `export` wrote. It is data: sizes are bounded, and nothing in it is run."""
+    """The posterior in a file that `export` wrote. It is data: sizes are bounded, and nothing in it is run.
+
+    Of a table whose columns were scaled, it takes and gives tables in their own units.
+    """
     path = Path(file)
     told, weights = _parts(path)
     try:
@@ -74,15 +78,14 @@ def load_file(file: str | Path, **options: Any) -> Posterior:
         if own:
             raise UserError(f"it names code ({own[0]}), which is never loaded from a file")
         facts = Facts(**{**told["facts"], "shape": tuple(told["facts"]["shape"])})
-        if told["columns"]:
-            Columns.from_json(told["columns"])
+        columns = Columns.from_json(told["columns"]) if told["columns"] else None
         method = build(config, facts)
         mean, spread = weights["column_mean"].double(), weights["column_spread"].double()
         for name, chain in (("mean", method.model), ("last", method.model), ("phi", method.proposal)):
             if weights[name].shape != (chain.size,) or not weights[name].isfinite().all():
                 raise UserError(f"{name} has not the {chain.size} finite weights of its model")
         samples = [weights[name] for name in sorted(weights, key=_number) if name.startswith("sample-")]
-        return Posterior(
+        found = Posterior(
             method=method,
             phi=weights["phi"],
             last_theta=weights["last"],
@@ -93,6 +96,7 @@ def load_file(file: str | Path, **options: Any) -> Posterior:
             collected=int(told["collected"]),
             **({"refit_passes": 0} | options),
         )
+        return PosteriorInUnits.of(found, columns) if columns is not None and facts.kind == "mixed" else found
     except (KeyError, TypeError, ValueError) as error:  # a UserError is one, too
         raise UserError(f"{path} is damaged, or no file of doubly export: {error}") from None
 

@@ -290,14 +290,14 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Out
     # Answers
 
     @property
-    def posterior_(self) -> Posterior | PosteriorInUnits:
+    def posterior_(self) -> Posterior:
         """What was learnt, as a posterior that takes and gives rows of the table; its `scaled` is what the model sees.
 
         Of a 0/1 table it is a `Posterior`. It is built anew each time, so that the estimator holds nothing but arrays.
         It fits no proposals: where the estimator answers by its mean, an ensemble has the proposal of the mean.
         """
         found = self._posterior()
-        return found if self.kind_ == "binary" else PosteriorInUnits(found, self._units)
+        return found if self.kind_ == "binary" else PosteriorInUnits.of(found, self._units)
 
     def _posterior(self) -> Posterior:
         check_is_fitted(self)
@@ -446,7 +446,8 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Out
 
     def _rows(self, X: Any) -> Tensor:
         """The same as the model sees it."""
-        rows = torch.as_tensor(self._units.encode(self._table(X)))
+        table = self._table(X)
+        rows = torch.as_tensor(self._units.encode(table))
         if rows.is_floating_point() and rows.isnan().any() and not self._facts.has_missing:
             raise UserError("the model has learnt from complete rows: impute missing values (NaN) first")
         return rows
