@@ -4,6 +4,7 @@ import datetime
 import gc
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,7 +20,7 @@ from test_data import refusal
 
 MIXED = Options(columns="mixed")
 DAY = datetime.datetime(2024, 1, 2)
-ROWS = [
+ROWS: list[list[Any]] = [
     ["id", "when", "size", "kind", "ok", "note"],
     *(
         [100 + i, DAY, 1.5 + i if i % 5 else None, "ab"[i % 2], i % 3 == 0, "?" if i == 3 else "n" * i]
@@ -28,7 +29,7 @@ ROWS = [
 ]
 
 
-def workbook(path: Path, *sheets: list[list]) -> Path:
+def workbook(path: Path, *sheets: list[list[Any]]) -> Path:
     openpyxl = pytest.importorskip("openpyxl")
     book = openpyxl.Workbook()
     book.remove(book.active)

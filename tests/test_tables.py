@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from doubly import UserError, cli
-from doubly.analysis.impute import _hidden
+from doubly.analysis.accuracy import _errors
+from doubly.analysis.impute import _cells, _hidden
 from doubly.core.sealed import dump_json
 from doubly.data import Column, Columns, guess, load, read_rows
 from doubly.data.columns import sheet_of
 from doubly.data.text import original, read_csv
+from doubly.posterior.estimates import ScoreConfig
 from doubly.runs.folder import Run
 
 HEAD = "id,when,kind,grade,yes,size,note,same\n"
@@ -165,8 +167,7 @@ def fitted(tmp_path_factory):
     """A short fit of a mixed table, whose file is then moved away."""
     folder = tmp_path_factory.mktemp("table")
     path = written(folder, table())
-    cli.main(["fit", "--data", str(path), "--out", str(folder / "run"), "--epochs", "6", "--collect", "2",
-              "--threads", "1"])  # fmt: skip
+    cli.main(["fit", "--data", str(path), "--out", str(folder / "run"), "--epochs", "6", "--threads", "1"])
     path.rename(folder / "moved.csv")
     return folder
 
@@ -190,7 +191,7 @@ def test_a_run_answers_without_its_table(fitted, tmp_path, capsys):
     assert lines[0] == "kind,grade,yes,size"
     assert all(all(cell for cell in line.split(",")) for line in lines)
     capsys.readouterr()
-    cli.main(["evaluate", run, "--input", moved, "--json", "--refit", "1", "--draws", "20", "--threads", "1"])
+    cli.main(["evaluate", run, "--input", moved, "--json", *how, "--by", "draws", "--no-settle"])
     assert math.isfinite(json.loads(capsys.readouterr().out)["log_likelihood"])
 
 
@@ -208,7 +209,7 @@ def test_scores_are_in_the_units_of_the_table(fitted, tmp_path, capsys):
         path = written(tmp_path, f"kind,grade,yes,size\nred,1,0,{25 * factor}\nblue,2,,{30 * factor}\nblue,3,1,\n")
         capsys.readouterr()
         how = ["--refit", "1", "--draws", "20", "--threads", "1", "--rows", str(tmp_path / "rows.csv"), "--json"]
-        cli.main(["evaluate", str(folder), "--input", str(path), *how])
+        cli.main(["evaluate", str(folder), "--input", str(path), *how, "--by", "draws", "--no-settle"])
         lines = (tmp_path / "rows.csv").read_text().splitlines()[1:]
         scores.append([float(line.split(",")[1]) for line in lines])
     difference = np.array(scores[0]) - np.array(scores[1])
@@ -229,19 +230,28 @@ def test_annealed_scores_are_in_the_units_of_the_table_too(fitted, capsys):
     assert abs(found["annealed"]["above_score"]) < math.log(scale) / 2
 
 
-def test_whole_cells_are_hidden(fitted, capsys):
+def test_whole_cells_are_hidden_and_compared_in_their_own_measure(fitted):
     run = Run(fitted / "run")
-    how = ["--hide", "random", "--share", "0.5", "--split", "train", "-n", "8", "--refit", "0", "--draws", "2"]
-    cli.main(["impute", str(fitted / "run"), *how, "--sweeps", "2", "--threads", "1", "--json"])
-    found = json.loads(capsys.readouterr().out)
-    assert 0 < found["hidden_cells"] <= 8 * 4
-    assert 0 <= found["scores"]["doubly"]["error_rate"] <= 1
-    hidden = _hidden("random", 50, run.data(), 0.5, 0)
     assert run.columns is not None
+    sources = run.columns.sources
+    hidden = _hidden("random", 50, run.data(), 0.5, 0)
     for at in range(4):
-        entries = hidden[:, run.columns.sources == at]
+        entries = hidden[:, sources == at]
         assert (entries.all(1) == entries.any(1)).all()
         assert 0 < entries[:, 0].mean() < 1
+    assert _cells(hidden, run.data()) == sum(hidden[:, sources == at].any(1).sum() for at in range(4))
+    truth = run.columns.encode({"kind": ["red", "blue"], "grade": [1, 2], "yes": [0, 1], "size": [25.0, 30.0]})
+    wrong = run.columns.encode({"kind": ["red", "red"], "grade": [1, 2], "yes": [1, 1], "size": [25.0, 30.0]})
+    wrong[:, 8] += [0.3, 0.4]
+    found = _errors(wrong, truth, np.ones(truth.shape, dtype=bool), False, run.columns)
+    assert found.error_rate == 2 / 6
+    assert found.rmse == pytest.approx(math.sqrt((0.09 + 0.16) / 2))
+
+
+def test_an_ensemble_can_be_asked_of_a_mixed_table(fitted):
+    """A row of zeros, which was tried out, is none of a table with categories."""
+    posterior = Run(fitted / "run").posterior()
+    assert posterior._scorer(ScoreConfig("draws"), 0, "ensemble").annealing is None
 
 
 def test_fill_and_odd_answer_by_a_run_without_its_table(fitted, tmp_path, capsys):

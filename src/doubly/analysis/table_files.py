@@ -143,7 +143,9 @@ def complete_file(
         write(Path(name), whole.with_cells(cell_map.texts(copy | constant)))
     if cells:
         write(Path(cells), _cells_csv(table, found))
-    missing = sum(table.kinds.missing) + sum(_none(table.sheet, each.name) for each in table.kinds.left_out)
+    missing = sum(table.kinds.missing) + sum(
+        int((~_there(table.sheet, each.name)).sum()) for each in table.kinds.left_out
+    )
     return CompletedFile(
         out=out,
         copies=tuple(names[1 : 1 + copies]),
@@ -205,9 +207,9 @@ def _completions(table: Table, learnt: Learnt, copies: int, seed: int) -> _Found
     texts: dict[Cell, str] = {}
     several: list[dict[Cell, str]] = [{} for _ in range(copies)]
     for at, column in enumerate(columns.columns):
-        mine = columns.sources == at
+        mine, values_there = columns.sources == at, _there(table.sheet, column.name)
         for i, row in enumerate(rows.tolist()):
-            if not missing[row, mine].any():
+            if not missing[row, mine].any() or values_there[row]:  # a level that a run has never seen stays
                 continue
             cell = (row, column.name)
             texts[cell] = written(column, best[column.name][i])
@@ -288,9 +290,10 @@ def _cells_csv(table: Table, found: _Found) -> bytes:
     return content.getvalue().encode()
 
 
-def _none(sheet: Sheet, name: str) -> int:
+def _there(sheet: Sheet, name: str) -> np.ndarray:
+    """Which cells of a column have a value."""
     values = sheet.columns[sheet.names.index(name)]
-    return sum(value is None for value in values) if values.dtype == object else int(np.isnan(values).sum())
+    return np.array([value is not None for value in values]) if values.dtype == object else ~np.isnan(values)
 
 
 # Odd rows

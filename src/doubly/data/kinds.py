@@ -99,10 +99,8 @@ def known(sheet: Sheet, columns: Columns) -> Kinds:
     names, left_out = {column.name for column in columns.columns}, []
     for at, name in enumerate(sheet.names):
         if name not in names:
-            found = (
-                _guessed(sheet, at, category=True) if sheet.columns[at].dtype == object else _guessed(sheet, at, False)
-            )
-            identifies = isinstance(found, LeftOut) and not found.value and "no value" not in found.why
+            there = [value for value in sheet.columns[at].tolist() if value is not None and value == value]
+            identifies = len(there) > 0 and len(set(there)) == len(there)
             left_out.append(LeftOut(name, "the run does not know it", identifies=identifies))
     missing = tuple(_missing(sheet.columns[at]) for at in columns.order(sheet))
     return Kinds(columns, tuple(left_out), missing)
