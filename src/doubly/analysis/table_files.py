@@ -23,7 +23,7 @@ from doubly.data import Column, Columns, Kinds, file_options, guess
 from doubly.data.columns import Sheet
 from doubly.data.files import READERS, Options, Rows, read_sheet
 from doubly.data.formats import suffix_of
-from doubly.data.kinds import known
+from doubly.data.kinds import matched
 from doubly.data.text import Original, as_text, original
 from doubly.runs.fit import use_threads
 from doubly.runs.folder import Run
@@ -62,7 +62,7 @@ def read(spec: str, run: Run | None = None) -> Table:
     sheet = read_sheet(path, options)
     new_levels: dict[str, int] = {}
     if run is not None:
-        kinds = known(sheet, _columns_of(run))
+        kinds = matched(sheet, _columns_of(run))
         rows = kinds.columns.encode(sheet, new_levels)
         if note := Rows(rows, (), new_levels).note:
             sheet = sheet._replace(notes=(*sheet.notes, note.removeprefix("note: ")))

@@ -94,7 +94,7 @@ def guess(sheet: Sheet, categories: Sequence[str] = ()) -> Kinds:
     return Kinds(Columns(tuple(found)), tuple(left_out), tuple(missing))
 
 
-def known(sheet: Sheet, columns: Columns) -> Kinds:
+def matched(sheet: Sheet, columns: Columns) -> Kinds:
     """The columns that a run knows, in a sheet; the others are left out, and those that tell rows apart say so."""
     names, left_out = {column.name for column in columns.columns}, []
     for at, name in enumerate(sheet.names):

@@ -207,7 +207,7 @@ def original(path: Path, separator: str = "") -> Original:
     if encoding == "utf-16":
         encoding = "utf-16-le" if content.startswith(codecs.BOM_UTF16_LE) else "utf-16-be"
     encoding = encoding.removesuffix("-sig")  # the mark at the beginning stays a character
-    return _with_places(content.decode(encoding), encoding, mark)
+    return _with_spans(content.decode(encoding), encoding, mark)
 
 
 def as_text(sheet: Sheet) -> Original:
@@ -217,10 +217,10 @@ def as_text(sheet: Sheet) -> Original:
     writer.writerow(sheet.names)
     columns = [["" if text is None else text for text in map(level_text, column)] for column in sheet.columns]
     writer.writerows(zip(*columns, strict=True))
-    return _with_places(content.getvalue(), "utf-8", ",")
+    return _with_spans(content.getvalue(), "utf-8", ",")
 
 
-def _with_places(text: str, encoding: str, mark: str) -> Original:
+def _with_spans(text: str, encoding: str, mark: str) -> Original:
     cell = re.compile(rf'[ ]*"(?:[^"]|"")*"[^{mark}\r\n]*|[^{mark}\r\n]*')
     spans: list[list[tuple[int, int]]] = []
     record: list[tuple[int, int]] = []
