@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,14 +24,34 @@ def exported(tmp_path_factory):
 
 
 def test_the_file_answers_as_the_run_does(exported):
-    run, file = doubly.load(exported / "run", refit_passes=2), doubly.load(exported / "m.doubly")
-    rows = Run(exported / "run").data().test
-    np.testing.assert_array_equal(file.log_likelihood(rows, draws=20), run.log_likelihood(rows, draws=20))
-    np.testing.assert_array_equal(file.sample(5), run.sample(5))
+    run: Any = doubly.load(exported / "run", refit_passes=2)
+    file: Any = doubly.load(exported / "m.doubly")
+    columns = Run(exported / "run").columns
+    assert columns is not None
+    rows = columns.decode(Run(exported / "run").data().test)
+    scores = [each.log_likelihood(rows, draws=20, by="draws") for each in (file, run)]
+    np.testing.assert_array_equal(*scores)
+    assert file.sample(5) == run.sample(5)
     for one, other in zip(file.samples(), run.samples(), strict=True):
         assert (one == other).all()
-    found = file.impute(rows[:3], draws=2)
-    assert np.isfinite(found.completions).all()
+    found: Any = file.impute({**rows, "size": [None] * len(rows["size"])}, draws=2)
+    assert all(15 < size < 60 for size in found.mean["size"]), "in the units of the table"
+    assert set(found.completions[0]["kind"]) <= {"red", "blue", "dark red"}
+
+
+def test_a_table_is_asked_in_its_own_units_and_words(exported):
+    """log p in the table's units is that of the scaled rows less log scale of the sizes that are there."""
+    file: Any = doubly.load(exported / "m.doubly")
+    size = file.units.columns[3]
+    rows = {"kind": ["red", "blue"], "grade": [1, None], "yes": [0, 1], "size": [25.5, None]}
+    inside = file.scaled.log_likelihood(file.units.encode(rows), draws=20, by="draws")
+    np.testing.assert_allclose(
+        inside - file.log_likelihood(rows, draws=20, by="draws"), [np.log(size.scale), 0], atol=1e-4
+    )
+    with pytest.raises(UserError, match="a DataFrame, names with lists"):
+        file.log_likelihood([[1, 2, 3, 4]])
+    with pytest.raises(UserError, match="ask `scaled`"):
+        file.log_conditional(rows, rows, rows)
 
 
 def test_neither_rows_nor_the_path_are_in_it(exported):

@@ -18,7 +18,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import Binarizer, StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from doubly import DeepGenerativeModel
+from doubly import DeepGenerativeModel, UserError
+from doubly.sklearn import chain
 
 TINY: dict[str, Any] = {
     "hidden": (3,), "epochs": 2, "collect": 2, "batch": 100, "draws": 5, "refit": 1, "random_state": 0, "n_threads": 1,
@@ -167,7 +168,8 @@ def test_draws_that_miss_much_are_replaced_by_annealing():
 
 def test_the_posterior_of_an_ensemble_has_the_proposals_of_its_members():
     model = ensemble_of_strangers()
-    fitted = list(model.posterior_._refitted(model.posterior_._pairs("ensemble")))
+    posterior: Any = model.posterior_
+    fitted = list(posterior._refitted(posterior._pairs("ensemble")))
     for pair, own in zip(fitted, model._pairs(), strict=True):
         assert torch.equal(pair.theta, own.theta)
         assert torch.equal(pair.phi, own.phi)
@@ -296,13 +298,13 @@ def test_a_step_that_diverges_is_made_smaller_only_if_it_was_ours_to_choose(monk
     X = reals()
     with pytest.raises(ValueError, match="diverged"):
         DeepGenerativeModel(**TINY | {"step": 1e6}).fit(X)
-    before = DeepGenerativeModel._run_chain
+    before = chain.run_chain
 
-    def started_too_large(self, config, *rest):
+    def started_too_large(config, *rest):
         too_large = config.step > 5e-4
-        return before(self, config if not too_large else type(config)(**vars(config) | {"step": 1e6}), *rest)
+        return before(config if not too_large else type(config)(**vars(config) | {"step": 1e6}), *rest)
 
-    monkeypatch.setattr(DeepGenerativeModel, "_run_chain", started_too_large)
+    monkeypatch.setattr(chain, "run_chain", started_too_large)
     assert DeepGenerativeModel(**TINY).fit(X).step_ == pytest.approx(0.001 / 3)
 
 
@@ -354,3 +356,127 @@ def test_missing_entries_are_imputed_and_the_others_left_alone(X):
     assert error.mean() < 0.7 * by_mean.mean()
     with pytest.raises(ValueError, match="NaN"):
         model.score_samples(incomplete)
+
+
+def test_imputed_draws_are_copies_that_differ_where_values_were_missing():
+    X = reals()
+    model = DeepGenerativeModel(**TINY).set_output(transform="pandas").fit(pd.DataFrame(X, columns=list("abc")))
+    incomplete = pd.DataFrame(X[:5], columns=list("abc"), index=range(10, 15))
+    incomplete.iloc[0, 1] = np.nan
+    copies = model.impute(incomplete, draws=4, return_draws=True)
+    assert len(copies) == 4
+    assert len({copy.loc[10, "b"] for copy in copies}) == 4
+    for copy in copies:
+        assert copy.drop(index=10).equals(incomplete.drop(index=10))
+
+
+def test_the_posterior_of_real_columns_speaks_the_units_of_the_table():
+    """What it is asked and answers is the table; `scaled` is (x - center) / scale."""
+    X = reals()
+    model = DeepGenerativeModel(**TINY).fit(X)
+    found: Any = model.posterior_
+    standard = (X - model.center_) / model.scale_
+    scores = found.log_likelihood(X[:3], draws=20)
+    inside = found.scaled.log_likelihood(standard[:3], draws=20)
+    np.testing.assert_allclose(scores, inside - np.log(model.scale_).sum(), atol=1e-4)
+    np.testing.assert_allclose(
+        found.sample(4, seed=1), found.scaled.sample(4, seed=1) * model.scale_ + model.center_, atol=1e-4
+    )
+    incomplete = X[:2].copy()
+    incomplete[0, 2] = np.nan
+    imputed = found.impute(incomplete, draws=3)
+    np.testing.assert_allclose(imputed.mean[1], X[1], rtol=1e-5)
+    assert abs(imputed.mean[0, 2] - X[:, 2].mean()) < 10 * X[:, 2].std()
+    assert imputed.spread[0, 2] > 0
+    assert not imputed.spread[1].any()
+    np.testing.assert_array_equal(found.encode(X[:2])[0], found.scaled.encode(standard[:2].astype(np.float32))[0])
+    with pytest.raises(UserError, match="have 3 columns"):
+        found.log_likelihood(X[:, :2])
+
+
+# Outliers
+
+
+def test_the_share_of_outliers_is_that_which_was_said():
+    """Scores of rows do not depend on their company, so the quantile of the training rows is met exactly."""
+    X = reals()
+    model = DeepGenerativeModel(**TINY | {"contamination": 0.1}).fit(X)
+    assert (model.predict(X) == -1).sum() == 20
+    np.testing.assert_array_equal(model.decision_function(X) < 0, model.predict(X) == -1)
+    np.testing.assert_allclose(model.decision_function(X), model.score_samples(X) - model.offset_)
+    far = X[:1] + 100 * X.std(0)
+    assert model.predict(far)[0] == -1
+    shares = [
+        (DeepGenerativeModel(**TINY | {"draws": 50}).fit(rows).predict(rows) == -1).mean() for rows in (X, bits())
+    ]
+    assert all(0 < share < 0.2 for share in shares), "by itself, one in twenty, but for the noise of 50 draws"
+
+
+# Tables with texts
+
+
+def mixed(n: int = 60) -> pd.DataFrame:
+    """Size depends on kind; the flag is a bool column; half of the names are numbers that are no quantities."""
+    rng = np.random.default_rng(0)
+    kind = rng.integers(0, 2, n)
+    return pd.DataFrame({
+        "kind": pd.Categorical(np.array(["a", "b"])[kind]), "size": (1000 + 50 * kind + rng.normal(0, 5, n)).round(1),
+        "flag": rng.random(n) < 0.5, "word": np.array(["x", "y", "z"])[rng.integers(0, 3, n)], "same": "k",
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def of_words():
+    model = DeepGenerativeModel(epochs=6, minutes=60, random_state=0, draws=50, n_threads=1)
+    return model.set_output(transform="pandas").fit(mixed())
+
+
+def test_a_table_with_texts_is_learnt_and_answers_in_its_words(of_words):
+    frame = mixed()
+    assert of_words.kind_ == "mixed"
+    assert [column.name for column in of_words.kinds_.columns.columns] == ["kind", "size", "flag", "word"]
+    new = of_words.sample(30, random_state=0)
+    assert list(new.columns) == list(frame.columns)
+    assert set(new["kind"]) <= {"a", "b"}
+    assert set(new["same"]) == {"k"}
+    assert new["size"].between(800, 1300).all()
+    incomplete = frame.copy()
+    incomplete.loc[3, "size"], incomplete.loc[4, "word"] = np.nan, None
+    completed = of_words.impute(incomplete)
+    there = incomplete.notna()
+    assert all(completed[name][there[name]].tolist() == frame[name][there[name]].tolist() for name in frame)
+    assert completed.loc[4, "word"] in set("xyz")
+    assert len({copy.loc[3, "size"] for copy in of_words.impute(incomplete, 5, return_draws=True)}) > 1
+    assert of_words.transform(frame).shape == (60, sum(of_words.hidden_))
+    assert list(of_words.inverse_transform(of_words.transform(frame[:2])).columns) == list(frame.columns)
+    posterior = of_words.posterior_
+    assert set(posterior.sample(3)["kind"]) <= {"a", "b"}
+    assert np.isfinite(posterior.log_likelihood(frame[:2], draws=20)).all()
+
+
+def test_densities_of_a_table_with_texts_are_in_its_units(of_words):
+    """The same table in other units: what is scaled inside is the same, so scores differ by the log of the factor."""
+    frame = mixed().assign(size=mixed()["size"] * 1024)
+    other = clone(of_words).fit(frame)
+    difference = of_words.score_samples(mixed()) - other.score_samples(frame)
+    np.testing.assert_allclose(difference, np.log(1024), atol=1e-2)
+    odd = frame.head(3).assign(size=frame["size"].mean() * 3)
+    assert (other.predict(odd) == -1).all()
+
+
+def test_texts_in_arrays_and_what_cannot_be_a_table(of_words):
+    rows = mixed()[["kind", "size", "word"]].to_numpy(dtype=object)
+    model = DeepGenerativeModel(epochs=1, minutes=60, random_state=0, draws=5).fit(rows)
+    assert [column.kind for column in model.kinds_.columns.columns] == ["category", "real", "category"]
+    rows[0, 1] = None
+    assert isinstance(model.impute(rows)[0, 1], float)
+    with pytest.raises(UserError, match="leave layer and hidden at 'auto'"):
+        DeepGenerativeModel(hidden=(3,)).fit(mixed())
+    with pytest.raises(UserError, match="column word has no value"):
+        DeepGenerativeModel(epochs=1).fit(mixed().assign(word=None))
+    with pytest.raises(ValueError, match="feature names"):
+        of_words.score_samples(mixed().drop(columns="word"))
+    new = mixed(5).assign(word="never seen")
+    assert np.isfinite(of_words.score_samples(new)).all()
+    with pytest.raises(UserError, match="minimum of 5"):
+        DeepGenerativeModel().fit(mixed(3))

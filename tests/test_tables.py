@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from doubly import UserError, cli
+from doubly.analysis.accuracy import _errors
+from doubly.analysis.impute import _cells, _hidden
 from doubly.core.sealed import dump_json
 from doubly.data import Column, Columns, guess, load, read_rows
 from doubly.data.columns import sheet_of
 from doubly.data.text import original, read_csv
+from doubly.posterior.estimates import ScoreConfig
 from doubly.runs.folder import Run
 
 HEAD = "id,when,kind,grade,yes,size,note,same\n"
@@ -188,7 +191,7 @@ def test_a_run_answers_without_its_table(fitted, tmp_path, capsys):
     assert lines[0] == "kind,grade,yes,size"
     assert all(all(cell for cell in line.split(",")) for line in lines)
     capsys.readouterr()
-    cli.main(["evaluate", run, "--input", moved, "--json", "--refit", "1", "--draws", "20", "--threads", "1"])
+    cli.main(["evaluate", run, "--input", moved, "--json", *how, "--by", "draws", "--no-settle"])
     assert math.isfinite(json.loads(capsys.readouterr().out)["log_likelihood"])
 
 
@@ -206,11 +209,74 @@ def test_scores_are_in_the_units_of_the_table(fitted, tmp_path, capsys):
         path = written(tmp_path, f"kind,grade,yes,size\nred,1,0,{25 * factor}\nblue,2,,{30 * factor}\nblue,3,1,\n")
         capsys.readouterr()
         how = ["--refit", "1", "--draws", "20", "--threads", "1", "--rows", str(tmp_path / "rows.csv"), "--json"]
-        cli.main(["evaluate", str(folder), "--input", str(path), *how])
+        cli.main(["evaluate", str(folder), "--input", str(path), *how, "--by", "draws", "--no-settle"])
         lines = (tmp_path / "rows.csv").read_text().splitlines()[1:]
         scores.append([float(line.split(",")[1]) for line in lines])
     difference = np.array(scores[0]) - np.array(scores[1])
     np.testing.assert_allclose(difference, [math.log(1000), math.log(1000), 0], atol=1e-4)
+
+
+def test_annealed_scores_are_in_the_units_of_the_table_too(fitted, capsys):
+    """Draws and annealing are bounds on the same density, so that their difference is free of units: what annealing is
+    ahead by is less than log scale, which was added to one of them only before."""
+    run = Run(fitted / "run")
+    assert run.columns is not None
+    how = ["--ais", "20", "--ais-rows", "6", "--refit", "1", "--draws", "200", "--threads", "1", "--json"]
+    cli.main(["evaluate", str(fitted / "run"), *how, "--by", "draws", "--no-settle"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["annealed"]["log_likelihood"] < found["log_likelihood"] + 5
+    scale = run.columns.columns[3].scale
+    assert scale > 4
+    assert abs(found["annealed"]["above_score"]) < math.log(scale) / 2
+
+
+def test_whole_cells_are_hidden_and_compared_in_their_own_measure(fitted):
+    run = Run(fitted / "run")
+    assert run.columns is not None
+    sources = run.columns.sources
+    hidden = _hidden("random", 50, run.data(), 0.5, 0)
+    for at in range(4):
+        entries = hidden[:, sources == at]
+        assert (entries.all(1) == entries.any(1)).all()
+        assert 0 < entries[:, 0].mean() < 1
+    assert _cells(hidden, run.data()) == sum(hidden[:, sources == at].any(1).sum() for at in range(4))
+    truth = run.columns.encode({"kind": ["red", "blue"], "grade": [1, 2], "yes": [0, 1], "size": [25.0, 30.0]})
+    wrong = run.columns.encode({"kind": ["red", "red"], "grade": [1, 2], "yes": [1, 1], "size": [25.0, 30.0]})
+    wrong[:, 8] += [0.3, 0.4]
+    found = _errors(wrong, truth, np.ones(truth.shape, dtype=bool), False, run.columns)
+    assert found.error_rate == 2 / 6
+    assert found.rmse == pytest.approx(math.sqrt((0.09 + 0.16) / 2))
+
+
+def test_an_ensemble_can_be_asked_of_a_mixed_table(fitted):
+    """A row of zeros, which was tried out, is none of a table with categories."""
+    posterior = Run(fitted / "run").posterior()
+    assert posterior._scorer(ScoreConfig("draws"), 0, "ensemble").annealing is None
+
+
+def test_fill_and_odd_answer_by_a_run_without_its_table(fitted, tmp_path, capsys):
+    """New rows, one of them with a level that the run has never seen and one with an impossible size."""
+    lines = ["who,kind,grade,yes,size", "ann,red,1,0,22.5", "bob,pink,2,1,24.5", "cy,blue,4,1,", "di,blue,3,0,999.5"]
+    path = written(tmp_path, "\n".join(lines) + "\n", "new.csv")
+    cli.main(["fill", str(path), "--from-run", str(fitted / "run"), "--out", str(tmp_path / "out.csv")])
+    said = capsys.readouterr()
+    assert "never seen are taken as missing: kind (1 cells)" in said.err
+    after = (tmp_path / "out.csv").read_text().splitlines()
+    assert [after[i] for i in (0, 1, 2, 4)] == [lines[i] for i in (0, 1, 2, 4)], "what was there stays, new levels too"
+    assert 0 < float(after[3].split(",")[4]) < 100
+    cli.main(["odd", str(path), "--from-run", str(fitted / "run"), "-n", "1"])
+    assert "line 5, who di" in (out := capsys.readouterr().out)
+    assert "size is 999.5, expected" in out
+    path = written(tmp_path, "kind,grade,yes\nred,1,0\n", "less.csv")
+    with pytest.raises(SystemExit):
+        cli.main(["odd", str(path), "--from-run", str(fitted / "run")])
+    assert "has no column 'size'" in capsys.readouterr().err
+
+
+def test_a_model_that_cannot_draw_the_table_is_said_to_be_replaced(tmp_path, capsys):
+    path = written(tmp_path, table(30))
+    cli.main(["fit", "--data", str(path), "--out", str(tmp_path / "r"), "--model", "sbn", "--epochs", "1"])
+    assert "not all cells are 0 or 1, which is all that sbn can draw" in capsys.readouterr().err
 
 
 def test_tampered_rows_are_refused(fitted, tmp_path):

@@ -16,6 +16,7 @@ tables          what a learnt table answers, cell by cell
 report          pictures and the HTML page
 pool            estimates of several completed copies as one
 impute          `doubly impute`: files with missing values, hidden cells
+table_runs      what a run has learnt of a table, ready to answer cell by cell
 table_files     `doubly fill`, `doubly odd`: tables in files
 laws            what members of the registries keep, for `doubly check`
 verify          the state of a run folder, and what can be kept of a damaged one

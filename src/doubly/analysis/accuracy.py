@@ -11,6 +11,7 @@ import numpy as np
 from doubly.analysis.results import plain
 from doubly.core.errors import UserError
 from doubly.core.types import Hide, Of
+from doubly.data import Columns
 from doubly.latents.completions import ImputeConfig
 from doubly.posterior.imputation import Imputed
 from doubly.posterior.store import Posterior
@@ -47,9 +48,9 @@ class CellErrors:
     """How far imputed values are from the truth, over the hidden cells."""
 
     rmse: float
-    """Root mean square error."""
+    """Root mean square error; of a table with several kinds of columns, of its numbers in standard deviations."""
     error_rate: float | None = None
-    """Of binary cells: the share that rounding gets wrong."""
+    """Of binary cells: the share that rounding gets wrong; of categories, the share whose likeliest level is wrong."""
     log_loss: float | None = None
     """Of binary cells: the mean of -log p(truth)."""
     calibration_error: float | None = None
@@ -82,10 +83,12 @@ def imputation_accuracy(
     of: Of = "ensemble",
     conditional_draws: int = 1000,
     seed: int = 0,
+    columns: Columns | None = None,
 ) -> ImputationAccuracy:
     """Hide these cells of rows x, impute them by the posterior and by simpler imputers, and compare with the truth.
 
-    Cells that are missing in x itself are imputed too, but there is no truth to compare them with.
+    Cells that are missing in x itself are imputed too, but there is no truth to compare them with. Of a table, whose
+    `columns` are given, numbers are compared in standard deviations of their column, and categories by their level.
     """
     missing = missing & ~np.isnan(x)
     binary = posterior.model.layers[0].kind == "binary"
@@ -93,7 +96,7 @@ def imputation_accuracy(
     imputed = posterior.impute(incomplete, draws, how, of, seed)
     log_conditional = posterior.log_conditional(x, missing, imputed.completions, conditional_draws, of, seed)
     own = dataclasses.replace(
-        errors(imputed.mean, x, missing, binary),
+        _errors(imputed.mean, x, missing, binary, columns),
         log_conditional=float(log_conditional.mean()),
         log_conditional_stderr=float(log_conditional.std(ddof=1) / math.sqrt(len(x))) if len(x) > 1 else math.nan,
     )
@@ -101,8 +104,28 @@ def imputation_accuracy(
     some = train[np.random.default_rng(seed).permutation(len(train))[:MOST_TRAINING_ROWS]].astype(np.float64)
     for name, impute in _simpler_imputers(x.shape[1]).items():
         mean = impute(some, incomplete)
-        found[name] = errors(np.clip(mean, 0, 1) if binary else mean, x, missing, binary)
+        found[name] = _errors(np.clip(mean, 0, 1) if binary else mean, x, missing, binary, columns)
     return ImputationAccuracy(found, imputed, missing)
+
+
+def _errors(
+    mean: np.ndarray, truth: np.ndarray, missing: np.ndarray, binary: bool, columns: Columns | None
+) -> CellErrors:
+    if columns is None:
+        return errors(mean, truth, missing, binary)
+    squares, wrong = [], []
+    for at, column in enumerate(columns.columns):
+        mine = columns.sources == at
+        hidden = missing[:, mine].all(1)
+        guess, x = mean[hidden][:, mine], truth[hidden][:, mine]
+        if column.has_levels:
+            wrong += (guess.argmax(1) != x.argmax(1)).tolist()
+        elif column.kind == "binary":
+            wrong += ((guess > 0.5) != (x > 0.5))[:, 0].tolist()
+        else:
+            squares += ((guess - x) ** 2)[:, 0].tolist()
+    rmse = float(np.sqrt(np.mean(squares))) if squares else math.nan
+    return CellErrors(rmse, error_rate=float(np.mean(wrong)) if wrong else None)
 
 
 def errors(mean: np.ndarray, truth: np.ndarray, missing: np.ndarray, binary: bool) -> CellErrors:

@@ -7,13 +7,13 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from doubly.analysis.config import EvaluateConfig
-from doubly.analysis.estimators import GAP_ROWS, choose, score, trust
+from doubly.analysis.estimators import GAP_ROWS, choose, score, trial_rows, trust
 from doubly.analysis.evaluation import Annealed, Compared, Comparison, Curve, Evaluation, Point, paired
 from doubly.core.errors import UserError
 from doubly.core.statistics import stderr
@@ -28,6 +28,7 @@ from doubly.latents import (
     check_refinable,
     is_exact,
 )
+from doubly.posterior.estimates import Chosen
 from doubly.posterior.scores import summarise
 from doubly.posterior.store import Posterior
 from doubly.runs.build import build
@@ -63,14 +64,14 @@ def evaluate(
         chains = [open_posterior(run) for run in runs]
         posterior = dataclasses.replace(chains[0], others=chains[1:])
         # annealing first: its result stays in the cache until scoring, which can be stopped and resumed, is over
-        annealed = _anneal(settings, posterior, rows) if settings.ais else None
+        annealed = _anneal(settings, posterior, rows, runs[0]) if settings.ais else None
         chosen = choose(settings, posterior, rows, data.valid)
         likelihoods = score(settings, posterior, rows, chosen.estimator)
         settled = trust(settings, posterior, chosen, data.valid) if settings.settle else None
         posterior.tidy()
     likelihoods = _in_units(likelihoods, runs[0], rows)
     found = _evaluation(settings, posterior, data if x is None else None, rows, likelihoods)
-    found = dataclasses.replace(found, chosen=chosen, trust=settled)
+    found = dataclasses.replace(found, chosen=_chosen_in_units(chosen, runs[0], data.valid), trust=settled)
     if annealed:
         found = dataclasses.replace(found, annealed=_beside(*annealed, likelihoods))
     if x is None:
@@ -86,7 +87,7 @@ def anneal(path: str | Path, quiet: bool = False, **fields: Any) -> Annealed:
     rows = run.data().split(settings.split)
     with _at_work(settings, run, quiet) as open_posterior:
         posterior = open_posterior(run)
-        found = _annealed(*_anneal(settings, posterior, rows))
+        found = _annealed(*_anneal(settings, posterior, rows, run))
     posterior.tidy()
     return found
 
@@ -193,13 +194,30 @@ def _evaluation(
     )
 
 
-def _in_units(likelihoods: RowLikelihoods, run: Run, rows: np.ndarray) -> RowLikelihoods:
+Scores = TypeVar("Scores", RowLikelihoods, Marginal)
+
+
+def _in_units(likelihoods: Scores, run: Run, rows: np.ndarray) -> Scores:
     """Densities of a table whose columns were scaled, in the units of the table."""
+    change = torch.as_tensor(_log_units(run, rows)).to(likelihoods.log_likelihood)
+    return likelihoods._replace(log_likelihood=likelihoods.log_likelihood - change)
+
+
+def _log_units(run: Run, rows: np.ndarray) -> np.ndarray:
+    """What a row's log density has more in the units of the model than in those of the table."""
     columns = run.columns
     if columns is None or not columns.log_scale.any():
-        return likelihoods
-    change = torch.as_tensor(~missing_mask(rows) @ columns.log_scale).to(likelihoods.log_likelihood)
-    return likelihoods._replace(log_likelihood=likelihoods.log_likelihood - change)
+        return np.zeros(len(rows))
+    found: np.ndarray = ~missing_mask(rows) @ columns.log_scale
+    return found
+
+
+def _chosen_in_units(chosen: Chosen, run: Run, valid: np.ndarray) -> Chosen:
+    """What both estimates gave the trial rows, in the units of the table."""
+    if chosen.by_draws is None or chosen.by_annealing is None:
+        return chosen
+    change = float(_log_units(run, trial_rows(valid)).mean())
+    return Chosen(chosen.estimator, chosen.by_draws - change, chosen.by_annealing - change)
 
 
 def _advice(settings: EvaluateConfig, posterior: Posterior) -> list[str]:
@@ -219,10 +237,10 @@ def _annealing(settings: EvaluateConfig) -> Annealing:
     return Annealing(temperatures=settings.ais, chains=settings.ais_chains)
 
 
-def _anneal(settings: EvaluateConfig, posterior: Posterior, rows: np.ndarray) -> tuple[Marginal, Gap]:
+def _anneal(settings: EvaluateConfig, posterior: Posterior, rows: np.ndarray, run: Run) -> tuple[Marginal, Gap]:
     """Annealed importance sampling on the first rows, and how far apart its bounds are on rows of the model."""
     some, how = rows[: settings.ais_rows], _annealing(settings)
-    found = posterior.anneal(some, how, settings.of, settings.samples, settings.seed)
+    found = _in_units(posterior.anneal(some, how, settings.of, settings.samples, settings.seed), run, some)
     return found, posterior.annealing_gap(min(len(some), GAP_ROWS), how, settings.of, settings.samples, settings.seed)
 
 

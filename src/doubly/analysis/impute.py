@@ -13,7 +13,7 @@ from doubly.analysis.report.files import check_place, save, save_columns, save_f
 from doubly.analysis.results import Result, plain
 from doubly.core.errors import UserError
 from doubly.core.types import Hide, Of, Split
-from doubly.data import read_rows
+from doubly.data import Data, read_rows
 from doubly.data.formats import check_room
 from doubly.latents.completions import ImputeConfig
 from doubly.posterior.store import Posterior
@@ -137,11 +137,12 @@ def impute_hidden(imputer: Imputer, hide: Hide, share: float, split: Split, n: i
     if n < 1:
         raise UserError(f"the number of rows with hidden cells must be at least 1, got {n}")
     x = data.split(split)[:n]
-    missing = mask(hide, len(x), data.shape, share, imputer.seed)
+    missing = _hidden(hide, len(x), data, share, imputer.seed)
     with imputer.posterior() as posterior:
         found = imputation_accuracy(
-            posterior, x, data.split("train"), missing, imputer.draws, imputer.how, imputer.of, seed=imputer.seed
-        )
+            posterior, x, data.split("train"), missing, imputer.draws, imputer.how, imputer.of, seed=imputer.seed,
+            columns=data.columns if data.kind == "mixed" else None,
+        )  # fmt: skip
     picture = None
     if len(data.shape) == 2:
         from doubly.analysis.report.pictures import completions  # matplotlib is slow to load
@@ -159,7 +160,22 @@ def impute_hidden(imputer: Imputer, hide: Hide, share: float, split: Split, n: i
         of=imputer.of,
         seed=imputer.seed,
         how=imputer.how,
-        hidden_cells=int(missing.sum()),
+        hidden_cells=_cells(found.missing, data),
         scores=found.errors,
         picture=picture,
     )
+
+
+def _hidden(hide: Hide, rows: int, data: Data, share: float, seed: int) -> np.ndarray:
+    """Which entries are hidden; of a table with categories, those of whole cells."""
+    if data.columns is None or len(data.columns.columns) == data.width:
+        return mask(hide, rows, data.shape, share, seed)
+    return mask(hide, rows, (len(data.columns.columns),), share, seed)[:, data.columns.sources]
+
+
+def _cells(missing: np.ndarray, data: Data) -> int:
+    """Hidden cells of the table, of which a category has several entries."""
+    if data.columns is None:
+        return int(missing.sum())
+    first = np.unique(data.columns.sources, return_index=True)[1]
+    return int(missing[:, first].sum())

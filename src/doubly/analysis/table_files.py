@@ -1,6 +1,7 @@
 """`doubly fill` and `doubly odd`: a table in a file, read as it is, learnt, completed or searched for odd rows."""
 
 import csv
+import dataclasses
 import io
 import math
 import os
@@ -14,14 +15,18 @@ import torch
 
 from doubly.analysis.report.files import check_place
 from doubly.analysis.results import Result, plain
+from doubly.analysis.table_runs import learnt_of
 from doubly.analysis.tables import SPREAD_COPIES, complete, odd_cells
 from doubly.core.errors import UserError
 from doubly.core.files import write
 from doubly.data import Column, Columns, Kinds, file_options, guess
 from doubly.data.columns import Sheet
-from doubly.data.files import Options, read_sheet
-from doubly.data.text import Original, original
+from doubly.data.files import READERS, Options, Rows, read_sheet
+from doubly.data.formats import suffix_of
+from doubly.data.kinds import matched
+from doubly.data.text import Original, as_text, original
 from doubly.runs.fit import use_threads
+from doubly.runs.folder import Run
 from doubly.runs.learn import Learnt, learn
 
 Tell = Callable[[str], None]
@@ -46,15 +51,32 @@ class Table(NamedTuple):
         return (*self.sheet.notes, *more)
 
 
-def read(spec: str) -> Table:
-    """A table by its path, with options after a colon as in `t.csv:missing=unknown,drop=note`."""
+def read(spec: str, run: Run | None = None) -> Table:
+    """A table by its path, with options after a colon as in `t.csv:missing=unknown,drop=note`.
+
+    With a run, the columns are those that it knows; a level that it has never seen is taken as missing, and told.
+    """
     path, options = file_options(spec)
     options = Options(**{**vars(options), "columns": "mixed"})
     options.check(str(path))
     sheet = read_sheet(path, options)
-    kinds = guess(sheet, options.categories)
-    rows = kinds.columns.encode(sheet)
+    new_levels: dict[str, int] = {}
+    if run is not None:
+        kinds = matched(sheet, _columns_of(run))
+        rows = kinds.columns.encode(sheet, new_levels)
+        if note := Rows(rows, (), new_levels).note:
+            sheet = sheet._replace(notes=(*sheet.notes, note.removeprefix("note: ")))
+    else:
+        kinds = guess(sheet, options.categories)
+        rows = kinds.columns.encode(sheet)
     return Table(path, options, sheet, kinds, torch.as_tensor(rows.astype(np.float32)))
+
+
+def _columns_of(run: Run) -> Columns:
+    columns = run.columns
+    if columns is None:
+        raise UserError(f"{run.path} was not fitted to a table, so that it cannot answer for one: fit one to the table")
+    return columns
 
 
 @dataclass(frozen=True)
@@ -88,24 +110,24 @@ class CompletedFile(Result):
 
 def complete_file(
     spec: str, out: str, *, copies: int = 0, cells: str | None = None, minutes: float = 2.0, seed: int = 0,
-    epochs: int = 0, tell: Tell = lambda line: None,
+    epochs: int = 0, run: Run | None = None, tell: Tell = lambda line: None,
 ) -> CompletedFile:  # fmt: skip
     """Complete the missing cells of a table; every cell that was there comes back byte for byte.
 
     Nothing is written before everything is found. `copies` further files have the missing cells drawn, so that their
-    differences show how uncertain they are; `cells` lists every completed cell with its spread.
+    differences show how uncertain they are; `cells` lists every completed cell with its spread. A table that is no text
+    is written as one. With a `run`, what it has learnt answers, and nothing is learnt.
     """
     if copies < 0:
         raise UserError(f"the number of copies must not be negative, got {copies}")
-    table = read(spec)
-    if table.path.suffix.lower() not in (".csv", ".tsv", ".txt"):
-        raise UserError(f"{table.path} is no text: fill writes tables as text; save it as .csv first")
+    table = read(spec, run)
     names = _outputs(out, copies, cells)
     for name in names:
         check_place(Path(name))
         if os.path.exists(name) and os.path.samefile(name, table.path):
             raise UserError(f"{name} is the table itself, which is left as it is: choose another --out")
-    whole = original(table.path, table.options.separator)
+    is_text = suffix_of(table.path) not in READERS
+    whole = original(table.path, table.options.separator) if is_text else as_text(_undropped(table))
     cell_map = _CellMap(table, whole)
     tell(table.kinds.text())
     for note in table.notes:
@@ -113,7 +135,7 @@ def complete_file(
     learnt, found = None, _Found({}, [], [])
     if table.rows.isnan().any():
         with use_threads(1):
-            learnt = learn(table.kinds.columns, table.rows, minutes=minutes, seed=seed, epochs=epochs, tell=tell)
+            learnt = _learnt(table, run, minutes, seed, epochs, tell)
             found = _completions(table, learnt, copies, seed)
     constant = _constants(table)
     write(Path(out), whole.with_cells(cell_map.texts(found.best | constant)))
@@ -121,7 +143,9 @@ def complete_file(
         write(Path(name), whole.with_cells(cell_map.texts(copy | constant)))
     if cells:
         write(Path(cells), _cells_csv(table, found))
-    missing = sum(table.kinds.missing) + sum(_none(table.sheet, each.name) for each in table.kinds.left_out)
+    missing = sum(table.kinds.missing) + sum(
+        int((~_there(table.sheet, each.name)).sum()) for each in table.kinds.left_out
+    )
     return CompletedFile(
         out=out,
         copies=tuple(names[1 : 1 + copies]),
@@ -135,6 +159,17 @@ def complete_file(
         scores=learnt.scores if learnt else {},
         notes=learnt.notes if learnt else (),
     )
+
+
+def _learnt(table: Table, run: Run | None, minutes: float, seed: int, epochs: int, tell: Tell) -> Learnt:
+    if run is not None:
+        return learnt_of(run, seed, tell)
+    return learn(table.kinds.columns, table.rows, minutes=minutes, seed=seed, epochs=epochs, tell=tell)
+
+
+def _undropped(table: Table) -> Sheet:
+    """The sheet with the columns that were dropped: they come back, too."""
+    return read_sheet(table.path, dataclasses.replace(table.options, drop=()))
 
 
 Cell = tuple[int, str]
@@ -172,9 +207,9 @@ def _completions(table: Table, learnt: Learnt, copies: int, seed: int) -> _Found
     texts: dict[Cell, str] = {}
     several: list[dict[Cell, str]] = [{} for _ in range(copies)]
     for at, column in enumerate(columns.columns):
-        mine = columns.sources == at
+        mine, values_there = columns.sources == at, _there(table.sheet, column.name)
         for i, row in enumerate(rows.tolist()):
-            if not missing[row, mine].any():
+            if not missing[row, mine].any() or values_there[row]:  # a level that a run has never seen stays
                 continue
             cell = (row, column.name)
             texts[cell] = written(column, best[column.name][i])
@@ -255,9 +290,10 @@ def _cells_csv(table: Table, found: _Found) -> bytes:
     return content.getvalue().encode()
 
 
-def _none(sheet: Sheet, name: str) -> int:
+def _there(sheet: Sheet, name: str) -> np.ndarray:
+    """Which cells of a column have a value."""
     values = sheet.columns[sheet.names.index(name)]
-    return sum(value is None for value in values) if values.dtype == object else int(np.isnan(values).sum())
+    return np.array([value is not None for value in values]) if values.dtype == object else ~np.isnan(values)
 
 
 # Odd rows
@@ -316,18 +352,21 @@ class OddRows(Result):
 
 def odd_rows(
     spec: str, *, n: int = 10, out: str | None = None, minutes: float = 2.0, seed: int = 0, epochs: int = 0,
-    tell: Tell = lambda line: None,
+    run: Run | None = None, tell: Tell = lambda line: None,
 ) -> OddRows:  # fmt: skip
-    """The oddest rows of a table, each with the cells to blame and what was expected there."""
+    """The oddest rows of a table, each with the cells to blame and what was expected there.
+
+    With a `run`, they are odd to what it has learnt, and nothing is learnt.
+    """
     if n < 1:
         raise UserError(f"the number of rows to show must be at least 1, got {n}")
     if out:
         check_place(Path(out))
-    table = read(spec)
+    table = read(spec, run)
     tell(table.kinds.text())
     columns = table.kinds.columns
     with use_threads(1):
-        learnt = learn(columns, table.rows, minutes=minutes, seed=seed, epochs=epochs, tell=tell)
+        learnt = _learnt(table, run, minutes, seed, epochs, tell)
         found = odd_cells(learnt, columns, table.rows, seed)
         order = np.argsort(-found.strangeness, kind="stable")
         units = ~table.rows.isnan().numpy() @ columns.log_scale
@@ -369,9 +408,9 @@ def _names(table: Table, at: int) -> dict[str, str]:
     """Cells of the columns that were left out because they tell rows apart."""
     found = {}
     for each in table.kinds.left_out:
-        if "identifier" in each.why or "names" in each.why:
+        if each.identifies:
             value = table.sheet.columns[table.sheet.names.index(each.name)][at]
-            found[each.name] = value if isinstance(value, str) else f"{value:.15g}"
+            found[each.name] = "" if value is None else value if isinstance(value, str) else f"{value:.15g}"
     return found
 
 
@@ -380,7 +419,7 @@ def _odd_csv(
 ) -> bytes:
     content = io.StringIO()
     writer = csv.writer(content, lineterminator="\n")
-    names = [each.name for each in table.kinds.left_out if "identifier" in each.why or "names" in each.why]
+    names = [each.name for each in table.kinds.left_out if each.identifies]
     writer.writerow([table.sheet.unit, *names, "strangeness", "log_prob", *(c.name for c in columns.columns)])
     for at in order:
         cells = ["" if math.isnan(value) else f"{value:.3f}" for value in excess[at]]

@@ -7,6 +7,8 @@ binarise     greys become bits
 matlab       .mat files
 text         .csv and .tsv files
 formats      .npz, .npy, .mat, idx, .pkl.gz, .parquet
+workbooks    .xlsx files
+pictures     folders of .png files
 files        the user's files, and the splits in them
 fetch        public files into the user's cache
 bars         a synthetic set whose density is known

@@ -305,7 +305,7 @@ def _column(sheet: Sheet, at: int, category: bool) -> Column:
             return Column(name, "binary", constant=constant)
         whole = len(known) > 0 and bool((np.isfinite(known) & (known == np.floor(known))).all())
         return Column(name, "integer" if whole else "real", constant=constant)
-    texts = [_text(value) for value in values]
+    texts = [level_text(value) for value in values]
     levels = sorted({text for text in texts if text is not None}, key=_level_order)
     words = {level.lower(): level for level in levels}
     if not category and 0 < len(words) == len(levels) and set(words) <= {"true", "false"}:
@@ -337,7 +337,7 @@ def _refuse_mixed(sheet: Sheet, at: int, texts: Sequence[str | None]) -> None:
         )
 
 
-def _text(value: Any) -> str | None:
+def level_text(value: Any) -> str | None:
     """A cell as the text of a level: whole numbers without a point."""
     if isinstance(value, float):
         return None if math.isnan(value) else str(int(value)) if value.is_integer() else repr(float(value))
@@ -368,7 +368,7 @@ def _encoded(column: Column, sheet: Sheet, at: int, new_levels: dict[str, int] |
         index = {level: place for place, level in enumerate(column.levels)}
         if column.boolean:
             index |= {"0": 0, "1": 1} | {level.lower(): place for level, place in index.items()}
-        texts = [_text(value) for value in values]
+        texts = [level_text(value) for value in values]
         if column.boolean:
             texts = [text if text is None or text in index else text.lower() for text in texts]
         codes = np.array([-1 if text is None else index.get(text, -2) for text in texts], dtype=int)

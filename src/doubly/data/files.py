@@ -7,7 +7,8 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,11 +17,13 @@ import numpy as np
 
 from doubly.core.errors import UserError
 from doubly.data.binarise import binarise, check_way
-from doubly.data.columns import Column, Columns, Sheet, shown
+from doubly.data.columns import Column, Columns, Sheet, nameless, sheet_of, shown
 from doubly.data.dataset import SPLITS, Data, Kind, Origin, Place, as_kind, check_finite, is_binary
 from doubly.data.formats import TABLES, check_readable, damage_named, open_arrays, read_parquet, suffix_of
 from doubly.data.kinds import guess
+from doubly.data.pictures import is_picture_folder, read_pictures
 from doubly.data.text import DECIMALS, SEPARATORS, read_csv
+from doubly.data.workbooks import read_workbook
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Options:
     separator: str = ""  # comma, semicolon or tab; nothing finds it out
     decimal: str = "point"  # or comma, as in 3,14
     columns: str = ""  # mixed: every column has its own kind and unit, as a mixed data layer wants them
+    sheet: str = ""  # of a workbook; the first where nothing is said
     shape: tuple[int, ...] = ()  # of one row: 28x28
 
     def check(self, where: str) -> None:
@@ -63,7 +67,8 @@ class Options:
             raise UserError(f"columns of {where} are either mixed or binarised: leave one of the two out")
 
 
-TABLE_OPTIONS = ("header", "categories", "drop", "missing", "split", "separator", "decimal", "columns")
+TABLE_OPTIONS = ("header", "categories", "drop", "missing", "split", "separator", "decimal", "columns", "sheet")
+TEXT_OPTIONS = ("separator", "decimal")  # of files that are texts
 
 
 def split_spec(spec: str) -> tuple[Path, str]:
@@ -124,7 +129,54 @@ class Raw(NamedTuple):
 
 def from_file(path: Path, options: Options) -> Data:
     """Data from a file; of valid and test, those it lacks are held out of its rows, at random by the seed."""
-    raw = read_raw(path, options, nan_allowed=not options.binarise)
+    return _data_of(read_raw(path, options, nan_allowed=not options.binarise), path, options)
+
+
+def from_memory(table: Any, options: Options | None = None, name: str = "the table", mixed: bool = True) -> Data:
+    """Data from a table in memory: a DataFrame, names with lists, a list of rows with names, or an array.
+
+    An array of bits is binary, one with three axes is of pictures; any other table has columns of several kinds, or
+    where it is not to be `mixed`, real ones.
+
+    >>> from_memory(np.array([[0, 1], [1, 1], [1, 0], [0, 0], [1, 1]])).kind
+    'binary'
+    >>> from_memory({"a": [1.5, 2.5, 4.0, 8.0] * 3, "b": ["x", "y", "y", "x"] * 3}).kind
+    'mixed'
+    """
+    options, path = options or Options(), Path(name)
+    options.check(name)
+    if not (isinstance(table, Mapping) or hasattr(table, "columns") or _has_names(table)):
+        array = _array(table, name)
+        if options.binarise or array.ndim == 3 or is_binary(array):
+            raw = _raw_arrays({"data": array}, path, options, nan_allowed=not options.binarise)
+            return _data_of(raw, path, options)
+        table = {nameless(at): array[:, at] for at in range(array.shape[1])}
+    sheet = _without(sheet_of(table)._replace(path=name), options.drop)
+    columns = "mixed" if mixed and not options.binarise and not _of_bits(sheet) else ""
+    options = dataclasses.replace(options, columns=columns)
+    return _data_of(_raw_sheet(sheet, options, name, nan_allowed=not options.binarise), path, options)
+
+
+def _has_names(table: Any) -> bool:
+    return isinstance(table, list | tuple) and bool(table) and all(isinstance(row, Mapping) for row in table)
+
+
+def _array(table: Any, name: str) -> np.ndarray:
+    try:
+        array = np.asarray(table)
+    except ValueError as error:
+        raise UserError(f"{name} has rows of different lengths ({error}): give each as many values") from None
+    if array.ndim not in (2, 3) or not array.size:
+        raise UserError(f"{name} must be rows by columns or images by height by width, got shape {array.shape}")
+    check_finite(array, name, nan_allowed=True)
+    return array
+
+
+def _of_bits(sheet: Sheet) -> bool:
+    return all(column.dtype != object and is_binary(column) for column in sheet.columns)
+
+
+def _data_of(raw: "Raw", path: Path, options: Options) -> Data:
     splits, columns, dynamic = raw.splits, raw.columns, False
     if options.binarise:
         splits, dynamic = binarise(
@@ -147,16 +199,35 @@ def from_file(path: Path, options: Options) -> Data:
 def read_raw(path: Path, options: Options, nan_allowed: bool = True) -> Raw:
     """The rows of a file in their splits; `nan_allowed` leaves missing values in."""
     options.check(str(path))
-    check_readable(path)
+    _check_readable(path)
     if suffix_of(path) in TABLES:
-        return _raw_table(path, options, nan_allowed)
-    if said := [name for name in TABLE_OPTIONS if getattr(options, name) != OPTION_DEFAULTS[name]]:
+        return _raw_sheet(read_sheet(path, options), options, _stem(path), nan_allowed)
+    if said := [name for name in TABLE_OPTIONS if _is_said(options, name)]:
         raise UserError(f"{said[0]} is said of {path}, but only tables ({', '.join(TABLES)}) have it: leave it out")
+    with _arrays(path) as arrays:
+        return _raw_arrays(arrays, path, options, nan_allowed)
+
+
+def _check_readable(path: Path) -> None:
+    if not is_picture_folder(path):
+        check_readable(path)
+
+
+@contextmanager
+def _arrays(path: Path) -> Iterator[Mapping[str, np.ndarray]]:
+    """The arrays of a file, or of the pictures in a folder."""
+    if is_picture_folder(path):
+        yield read_pictures(path)
+        return
     with open_arrays(path) as arrays:
-        single = _meant(arrays, ("train", "X", "x", "data"), path)
-        names = [name for name in SPLITS if name in arrays] if single == "train" else [single]
-        tables = [table_in(arrays, name, path) for name in names]
-        shape = options.shape or _stated_shape(arrays, path) or tables[0].shape
+        yield arrays
+
+
+def _raw_arrays(arrays: Mapping[str, np.ndarray], path: Path, options: Options, nan_allowed: bool) -> Raw:
+    single = _meant(arrays, ("train", "X", "x", "data"), path)
+    names = [name for name in SPLITS if name in arrays] if single == "train" else [single]
+    tables = [table_in(arrays, name, path) for name in names]
+    shape = options.shape or _stated_shape(arrays, path) or tables[0].shape
     found = dict(zip(names, tables, strict=True))
     for name, table in found.items():
         check_finite(table.rows, f"{name} in {path}", nan_allowed)
@@ -170,8 +241,8 @@ def read_raw(path: Path, options: Options, nan_allowed: bool = True) -> Raw:
     return Raw(_stem(path), splits, shape, None, Origin(str(path), numbers, arrays_of))
 
 
-def _raw_table(path: Path, options: Options, nan_allowed: bool) -> Raw:
-    sheet = read_sheet(path, options)
+def _raw_sheet(sheet: Sheet, options: Options, name: str, nan_allowed: bool) -> Raw:
+    path = Path(sheet.path)
     given = _given_splits(sheet, options.split)
     if options.split:
         sheet = _without(sheet, (options.split,))
@@ -188,19 +259,39 @@ def _raw_table(path: Path, options: Options, nan_allowed: bool) -> Raw:
         columns=np.array(sheet.numbered)[columns.order(sheet)][columns.sources] if sheet.unit == "line" else None,
     )
     splits = {split: rows[numbers[split]] for split in SPLITS}
-    return Raw(_stem(path), splits, options.shape or (columns.width,), columns, origin)
+    return Raw(name, splits, options.shape or (columns.width,), columns, origin)
 
 
 def read_sheet(path: Path, options: Options) -> Sheet:
     """The table of a file, without the columns to drop."""
     check_readable(path)
+    read = READERS.get(suffix_of(path), _read_text)
+    if read is not _read_text and (said := [name for name in TEXT_OPTIONS if _is_said(options, name)]):
+        raise UserError(f"{said[0]} is said of {path}, but only texts (.csv, .tsv) have it: leave it out")
+    if read is not _read_book and _is_said(options, "sheet"):
+        raise UserError(f"sheet is said of {path}, but only workbooks (.xlsx) have sheets: leave it out")
     with damage_named(path):
-        if suffix_of(path) == ".parquet":
-            sheet = read_parquet(path)
-        else:
-            mixed = options.columns == "mixed"
-            sheet = read_csv(path, options.header, options.missing, options.separator, options.decimal, mixed)
+        sheet = read(path, options)
     return _without(sheet, options.drop)
+
+
+def _is_said(options: Options, name: str) -> bool:
+    return bool(getattr(options, name) != OPTION_DEFAULTS[name])
+
+
+def _read_text(path: Path, options: Options) -> Sheet:
+    mixed = options.columns == "mixed"
+    return read_csv(path, options.header, options.missing, options.separator, options.decimal, mixed)
+
+
+def _read_book(path: Path, options: Options) -> Sheet:
+    return read_workbook(path, options.header, options.missing, options.columns == "mixed", options.sheet)
+
+
+READERS: dict[str, Callable[[Path, Options], Sheet]] = {
+    ".parquet": lambda path, options: read_parquet(path),
+    ".xlsx": _read_book,
+}
 
 
 class Rows(NamedTuple):
@@ -236,7 +327,7 @@ def read_rows(spec: str | os.PathLike[str], columns: Columns | None = None) -> R
     """
     path, text = split_spec(os.fspath(spec))
     options = Options(**parse_options(text, OPTION_DEFAULTS, str(path)))
-    check_readable(path)
+    _check_readable(path)
     place, left_out = None, []
     new_levels: dict[str, int] = {}
     if suffix_of(path) in TABLES:
@@ -248,7 +339,7 @@ def read_rows(spec: str | os.PathLike[str], columns: Columns | None = None) -> R
         where, place = f"data in {path}", _placing_in(sheet, known)
         left_out = [sheet.names[at] for at in sorted({*range(len(sheet.names))} - {*known.order(sheet)})]
     else:
-        with open_arrays(path) as arrays:
+        with _arrays(path) as arrays:
             name = _meant(arrays, ("X", "x", "data", "test"), path)
             rows, where = table_in(arrays, name, path).rows, f"{name} in {path}"
         if columns and rows.shape[1] != columns.width:

@@ -20,13 +20,14 @@ from doubly.core.errors import UserError
 from doubly.data.columns import Sheet, sheet_of
 from doubly.data.matlab import read_matrices
 
-TABLES = (".csv", ".tsv", ".parquet")
+TABLES = (".csv", ".tsv", ".parquet", ".xlsx")
 SUFFIXES = (
     ".npz",
     ".npy",
     ".csv",
     ".tsv",
     ".parquet",
+    ".xlsx",
     ".mat",
     ".amat",
     ".pkl.gz",
@@ -35,7 +36,7 @@ SUFFIXES = (
     ".idx",
     ".idx.gz",
 )
-EXPECTED = ".npz, .npy or .csv (also .parquet, .mat, .amat, .pkl.gz and idx)"
+EXPECTED = ".npz, .npy or .csv (also .tsv, .xlsx, .parquet, .mat, .amat, .pkl.gz and idx)"
 
 
 def suffix_of(path: Path) -> str:
@@ -46,7 +47,7 @@ def suffix_of(path: Path) -> str:
 def check_readable(path: Path) -> None:
     """Refuse a name that tells no format, a file that is not there, and one that memory cannot hold."""
     if os.path.isdir(path):
-        raise UserError(f"{path} is a folder: name a file in it, ending in {EXPECTED}")
+        raise UserError(f"{path} is a folder: name a file in it, ending in {EXPECTED}, or a folder of .png pictures")
     if not suffix_of(path):
         raise UserError(f"cannot read {path}: expected a file ending in {EXPECTED}")
     if not os.path.isfile(path):  # Path.is_file raises where a name is too long

@@ -30,6 +30,8 @@ class LeftOut(NamedTuple):
     why: str
     value: str = ""
     """Of a constant column, its value."""
+    identifies: bool = False
+    """Whether it tells rows apart: an identifier, a name."""
 
 
 class Kinds(NamedTuple):
@@ -45,7 +47,7 @@ class Kinds(NamedTuple):
         lines = [("column", "kind", "missing", "values")]
         for column, missing in zip(self.columns.columns, self.missing, strict=True):
             lines.append((_cut(column.name, 24), column.kind, str(missing), _values(column)))
-        lines += [(_cut(name, 24), "left out", "", why) for name, why, _ in self.left_out]
+        lines += [(_cut(name, 24), "left out", "", why) for name, why, *_ in self.left_out]
         widths = [max(len(line[i]) for line in lines) for i in range(3)]
         return "\n".join(
             f"{name:<{widths[0]}}  {kind:<{widths[1]}}  {missing:>{widths[2]}}  {what}".rstrip()
@@ -92,6 +94,18 @@ def guess(sheet: Sheet, categories: Sequence[str] = ()) -> Kinds:
     return Kinds(Columns(tuple(found)), tuple(left_out), tuple(missing))
 
 
+def matched(sheet: Sheet, columns: Columns) -> Kinds:
+    """The columns that a run knows, in a sheet; the others are left out, and those that tell rows apart say so."""
+    names, left_out = {column.name for column in columns.columns}, []
+    for at, name in enumerate(sheet.names):
+        if name not in names:
+            there = [value for value in sheet.columns[at].tolist() if value is not None and value == value]
+            identifies = len(there) > 0 and len(set(there)) == len(there)
+            left_out.append(LeftOut(name, "the run does not know it", identifies=identifies))
+    missing = tuple(_missing(sheet.columns[at]) for at in columns.order(sheet))
+    return Kinds(columns, tuple(left_out), missing)
+
+
 def _guessed(sheet: Sheet, at: int, category: bool) -> Column | LeftOut:
     name, values = sheet.names[at], sheet.columns[at]
     if values.dtype == object or category:
@@ -102,7 +116,7 @@ def _guessed(sheet: Sheet, at: int, category: bool) -> Column | LeftOut:
         return _constant(name, [f"{value:.15g}" for value in different])
     whole = bool((different == np.floor(different)).all())
     if whole and len(different) == len(values) and len(values) > 2 and _counts(name, different):
-        return LeftOut(name, "whole numbers that count the rows: an identifier")
+        return LeftOut(name, "whole numbers that count the rows: an identifier", identifies=True)
     return _of_numbers(name, observed, different, whole)
 
 
@@ -130,7 +144,7 @@ def _of_texts(sheet: Sheet, at: int, category: bool) -> Column | LeftOut:
         return _constant(name, [str(text) for text in texts[:1]])
     words = not category and any(number(str(text)) is None for text in texts)
     if words and different > max(20, len(texts) // 2) and all(number(str(text)) is None for text in texts):
-        return LeftOut(name, f"{different} different texts in {len(texts)} rows: names or remarks")
+        return LeftOut(name, f"{different} different texts in {len(texts)} rows: names or remarks", identifies=True)
     if different > MOST_LEVELS:
         return LeftOut(name, f"{different} different texts, more than {MOST_LEVELS}: too many for a category")
     (column,) = Columns.of(alone, (name,) if category else ()).columns

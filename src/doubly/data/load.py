@@ -71,7 +71,7 @@ def absolute(spec: str) -> str:
     if spec.partition(":")[0] in DATASETS:
         return spec
     path, text = split_spec(spec)
-    if not os.path.isfile(path):
+    if not os.path.exists(path):
         return spec
     return f"{path.resolve()}:{text}" if text else str(path.resolve())
 

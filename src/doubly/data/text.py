@@ -6,6 +6,7 @@ Lines and columns are counted from 1 in messages, as editors do.
 
 import codecs
 import csv
+import io
 import re
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -15,7 +16,7 @@ from typing import NamedTuple, TextIO
 import numpy as np
 
 from doubly.core.errors import UserError
-from doubly.data.columns import Sheet, is_missing, nameless, number, shown, unique
+from doubly.data.columns import Sheet, is_missing, level_text, nameless, number, shown, unique
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t"}
 DECIMALS = ("point", "comma")
@@ -59,11 +60,11 @@ def read_csv(
     if first is None:
         raise UserError(f"{path} is empty: expected lines of numbers separated by commas")
     line, cells = first
-    named = _is_header(cells, missing) if header is None else header
+    named = is_header(cells, missing) if header is None else header
     with path.open(encoding=encoding, newline="") as file:
         sheet = None if how.decimal_comma else _numbers(file, path, line, cells, named, how.separator)
         sheet = sheet or _texts(file, path, cells, named, how)
-    if header is None and not named and _could_be_names(cells, sheet):
+    if header is None and not named and _could_becolumn_names(cells, sheet):
         raise UserError(
             f"line {line} of {path} ({shown(cells)}) could be names or numbers: say which, as in {path}:header=true or "
             f"{path}:header=false"
@@ -105,7 +106,7 @@ def _numbers(file: TextIO, path: Path, first: int, cells: list[str], named: bool
         return None
     if len(rows) != len(lines) or rows.shape[1] != len(cells):
         return None
-    return Sheet(_names(cells, named, path), list(rows.T), np.array(lines), str(path))
+    return Sheet(column_names(cells, named, path), list(rows.T), np.array(lines), str(path))
 
 
 def _texts(file: TextIO, path: Path, first: list[str], named: bool, how: Writing) -> Sheet:
@@ -126,10 +127,17 @@ def _texts(file: TextIO, path: Path, first: list[str], named: bool, how: Writing
         rows.append(cells)
     if not rows:
         raise UserError(f"{path} has a header but no rows: expected lines of numbers separated by commas")
+    return sheet_of_texts(column_names(first, named, path), rows, lines, path, how)
+
+
+def sheet_of_texts(
+    names: tuple[str, ...], rows: Sequence[Sequence[str]], lines: Sequence[int], path: Path, how: Writing
+) -> Sheet:
+    """A sheet of cells that are texts: columns become numbers where they can, and what means missing is told."""
     markers: dict[str, int] = {}
     columns = [_column(cells, how, markers) for cells in zip(*rows, strict=True)]
     notes = [f"{text!r} is taken as missing ({number} cells)" for text, number in markers.items()]
-    return Sheet(_names(first, named, path), columns, np.array(lines), str(path), notes=tuple(notes))
+    return Sheet(names, columns, np.array(lines), str(path), notes=tuple(notes))
 
 
 def _column(cells: Sequence[str], how: Writing, markers: dict[str, int]) -> np.ndarray:
@@ -199,7 +207,20 @@ def original(path: Path, separator: str = "") -> Original:
     if encoding == "utf-16":
         encoding = "utf-16-le" if content.startswith(codecs.BOM_UTF16_LE) else "utf-16-be"
     encoding = encoding.removesuffix("-sig")  # the mark at the beginning stays a character
-    text = content.decode(encoding)
+    return _with_spans(content.decode(encoding), encoding, mark)
+
+
+def as_text(sheet: Sheet) -> Original:
+    """A table that is no text, as it would stand in a .csv."""
+    content = io.StringIO()
+    writer = csv.writer(content, lineterminator="\n")
+    writer.writerow(sheet.names)
+    columns = [["" if text is None else text for text in map(level_text, column)] for column in sheet.columns]
+    writer.writerows(zip(*columns, strict=True))
+    return _with_spans(content.getvalue(), "utf-8", ",")
+
+
+def _with_spans(text: str, encoding: str, mark: str) -> Original:
     cell = re.compile(rf'[ ]*"(?:[^"]|"")*"[^{mark}\r\n]*|[^{mark}\r\n]*')
     spans: list[list[tuple[int, int]]] = []
     record: list[tuple[int, int]] = []
@@ -218,17 +239,17 @@ def original(path: Path, separator: str = "") -> Original:
     return Original(text, encoding, mark, spans)
 
 
-def _names(cells: list[str], named: bool, path: Path) -> tuple[str, ...]:
+def column_names(cells: list[str], named: bool, path: Path) -> tuple[str, ...]:
     return unique(cells, f"the header of {path}") if named else tuple(map(nameless, range(len(cells))))
 
 
-def _is_header(cells: list[str], missing: Sequence[str]) -> bool:
+def is_header(cells: list[str], missing: Sequence[str]) -> bool:
     """Whether it has names and no number; missing cells do not count. A row with one stray cell is no header."""
     known = [cell for cell in cells if not is_missing(cell, missing)]
     return bool(known) and all(number(cell) is None for cell in known)
 
 
-def _could_be_names(cells: list[str], sheet: Sheet) -> bool:
+def _could_becolumn_names(cells: list[str], sheet: Sheet) -> bool:
     """Whether the first line's numbers look like years or counting, and no other line's do.
 
     Rising whole numbers, all different: either each is one more than the last, or none lies among its column's values.

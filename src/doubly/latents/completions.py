@@ -43,6 +43,8 @@ class ImputeConfig:
     sweeps: int = 100
     candidates: int = 10
     """Draws of the latent variables from which one is chosen in each sweep; the present one is another."""
+    local: bool = True
+    """Whether latents also move locally in each sweep: better where the proposal is poor, and slower."""
 
     def __post_init__(self) -> None:
         for name in ("sweeps", "candidates"):
@@ -76,7 +78,7 @@ def impute(
     seen = _seen(pair.proposal, x, missing)
     latents = propose(pair, seen, 1, rng).latents if pair.proposal.layers else ()
     latents = tuple(value.squeeze(0) for value in latents)
-    local = choose_move("auto", pair.model) if has_move(pair.model) else None
+    local = choose_move("auto", pair.model) if how.local and has_move(pair.model) else None
     tuned = local.init(pair.model) if local else {}
     total, counted = torch.zeros_like(x), 0
     for sweep in range(how.sweeps):

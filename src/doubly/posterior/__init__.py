@@ -8,4 +8,5 @@ imputation   completions of rows with missing values, and how likely the true va
 codes        E[z | x] of rows
 arviz        the samples of the weights for ArviZ
 store        Posterior: the mean and the samples of the weights, with proposals fitted to them; it asks the files above
+units        the same of a table whose columns were scaled, in its own units and words
 """

@@ -332,8 +332,8 @@ class Posterior:
                 "annealing sums missing values out where they are independent given the latents, got a model of "
                 f"{_sketch(self.model)}: take draws"
             )
-        possible = self._format.layer.nearest(torch.zeros(1, self._format.layer.n_out))
-        one = self._format.tensor(possible.numpy())
+        layer = self._format.layer
+        one = self._format.tensor(layer.nearest(torch.zeros(1, layer.n_out)).numpy())  # any row that there can be
         chosen = anneals and self.choose(how, one, None, of).estimator == "annealing"
         return Scorer(how.draws.draws, path if chosen else None, seed)
 

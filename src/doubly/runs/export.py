@@ -20,6 +20,7 @@ from doubly.core.errors import UserError
 from doubly.core.files import write
 from doubly.data import Columns
 from doubly.posterior.store import Posterior
+from doubly.posterior.units import PosteriorInUnits
 from doubly.runs import sources
 from doubly.runs.build import Facts, build
 from doubly.runs.config import from_dict
@@ -65,7 +66,14 @@ def export(run: Run, file: str | Path, refit: int = 100) -> Path:
 
 
 def load_file(file: str | Path, **options: Any) -> Posterior:
-    """The posterior in a file that `export` wrote. It is data: sizes are bounded, and nothing in it is run."""
+    """The posterior in a file that `export` wrote; of a table whose columns were scaled, in the table's own units."""
+    facts, columns = read_facts(file)
+    found = load_scaled(file, **options)
+    return PosteriorInUnits.of(found, columns) if columns is not None and facts.kind == "mixed" else found
+
+
+def load_scaled(file: str | Path, **options: Any) -> Posterior:
+    """The same in the units that the model sees. It is data: sizes are bounded, and nothing in it is run."""
     path = Path(file)
     told, weights = _parts(path)
     try:
@@ -74,8 +82,6 @@ def load_file(file: str | Path, **options: Any) -> Posterior:
         if own:
             raise UserError(f"it names code ({own[0]}), which is never loaded from a file")
         facts = _facts(told)
-        if told["columns"]:
-            Columns.from_json(told["columns"])
         method = build(config, facts)
         mean, spread = weights["column_mean"].double(), weights["column_spread"].double()
         for name, chain in (("mean", method.model), ("last", method.model), ("phi", method.proposal)):

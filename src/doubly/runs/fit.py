@@ -5,6 +5,7 @@ import math
 import os
 import shlex
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from doubly.core.errors import Diverged, UserError
 from doubly.data import Data, absolute, missing_mask, unscaled
+from doubly.data.files import Options, from_memory
 from doubly.kernels.choose import compiling, forked
 from doubly.posterior.store import Posterior
 from doubly.runs import automatic, presets, sources
@@ -34,6 +36,7 @@ from doubly.training.state import State, finished, healthy, init, planned, plann
 
 # multiplications in a step below which one thread is as fast as two, and not slowed by other programs
 SHARED_WORK = 20_000_000
+IN_MEMORY = "a table in memory"  # what a run says of its data, whose rows it has stored
 
 
 class Interrupted(KeyboardInterrupt):
@@ -45,27 +48,65 @@ class Interrupted(KeyboardInterrupt):
 
 
 def fit(
-    out: str | Path, *, preset: str | None = None, overwrite: bool = False, quiet: bool = False, **fields: Any
+    out: str | Path | None = None,
+    *,
+    preset: str | None = None,
+    overwrite: bool = False,
+    quiet: bool = False,
+    data: Any = Config.data,
+    **fields: Any,
 ) -> Run:
     """Learn a model into the run folder `out`; the other arguments are the fields of `Config`.
 
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp() + "/run"
-    >>> run = fit(folder, data="bars", hidden=(8,), epochs=2, collect=1, theta_steps=1, quiet=True)
+    `data` may also be a table in memory: a DataFrame, names with lists, rows with names, an array, or a `Data`. Its
+    rows are stored in the run. Without `out`, the folder is a temporary one that goes away with the `Run`.
+
+    >>> run = fit(data="bars", hidden=(8,), epochs=2, collect=1, theta_steps=1, quiet=True)
     >>> run.posterior().sample(3).shape
     (3, 16)
     """
-    return fit_config(presets.preset(preset, **fields) if preset else from_dict(fields), out, overwrite, quiet)
+    named = isinstance(data, str | os.PathLike)
+    fields |= {"data": os.fspath(data) if named else IN_MEMORY}
+    config = presets.preset(preset, **fields) if preset else from_dict(fields)
+    rows = None
+    if not named:
+        rows = data if isinstance(data, Data) else _from_memory(data, config)
+    if out is not None:
+        return fit_config(config, out, overwrite, quiet, data=rows)
+    place = tempfile.TemporaryDirectory(prefix="doubly-")
+    run = fit_config(config, Path(place.name) / "run", quiet=quiet, data=rows)
+    run.temporary = place
+    return run
+
+
+def _from_memory(table: Any, config: Config) -> Data:
+    """A table read for the model that is named: each column by its kind, unless another data layer was said."""
+    mixed = config.model == Config.model or config.model.startswith("mixed")
+    return from_memory(table, Options(binarise=config.binarise or ""), mixed=mixed)
 
 
 def fit_config(
-    config: Config, out: str | Path, overwrite: bool = False, quiet: bool = False, until: float = math.inf
+    config: Config,
+    out: str | Path,
+    overwrite: bool = False,
+    quiet: bool = False,
+    until: float = math.inf,
+    data: Data | None = None,
 ) -> Run:
-    """Learn a model by these settings into the run folder `out`; stop early at the time `until` (`time.monotonic`)."""
+    """Learn a model by these settings into the run folder `out`; stop early at the time `until` (`time.monotonic`).
+
+    `data` from memory take the place of those that the settings name.
+    """
     check_device(config.device)
-    config = dataclasses.replace(config, data=absolute(config.data))
-    config, data = automatic.read(config)
+    in_memory, said = data is not None, config.model
+    if data is None:
+        config, data = automatic.read(dataclasses.replace(config, data=absolute(config.data)))
     config, notes = automatic.settle(config, data)
+    if data.kind == "mixed" and "mixed" not in said:
+        notes = (
+            f"not all cells are 0 or 1, which is all that {said} can draw: learnt as a table of mixed columns",
+            *notes,
+        )
     config = with_plan(config, len(data.train))
     method = build(config, data)  # wrong settings are refused here, before a folder is made
     config = dataclasses.replace(
@@ -74,7 +115,11 @@ def fit_config(
         threads=config.threads or enough_threads(method, config.draws),
     )
     config = sources.pinned(config)
-    with Run.create(out, config, data, overwrite) as run, use_threads(config.threads), compiling(config.compile):
+    with (
+        Run.create(out, config, data, overwrite, in_memory) as run,
+        use_threads(config.threads),
+        compiling(config.compile),
+    ):
         return _train(run, data, method, quiet, until, notes)
 
 
@@ -108,11 +153,12 @@ def use_threads(number: int) -> Iterator[None]:
 def load(path: str | Path, allow_code: bool = False, **options: Any) -> Posterior:
     """The posterior that the run in this folder has learnt, or that is in a file of `doubly export`.
 
+    Of a table with columns of several kinds, it takes and gives tables in their own units and words.
     With `allow_code`, code that a run brings along may be executed; a file brings none.
     """
     if Path(path).is_file():
         return load_file(path, **options)
-    return Run(path, allow_code).posterior(**options)
+    return Run(path, allow_code).posterior_in_units(**options)
 
 
 def _train(run: Run, data: Data, method: Method, quiet: bool, until: float, notes: tuple[str, ...] = ()) -> Run:

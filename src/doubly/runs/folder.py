@@ -3,7 +3,7 @@
 config.json      the settings, and the only source of the architecture
 data.json        what the data were like, their digest, and the version of doubly
 metrics.jsonl    one object for each epoch
-rows.safetensors of a table: its rows, so that the run answers when the table is gone
+rows.safetensors of a table, or of data in memory: the rows, so that the run answers when the table is gone
 checkpoint/      where the chain stands: a safetensors file whose metadata hold the numbers as JSON; and the one before
 posterior/       means of the samples, single samples, proposals fitted to them
 evaluations/     results of `doubly evaluate`
@@ -38,6 +38,7 @@ from doubly.core.sealed import MOST_JSON, dump_json, dump_tensors, load_json, lo
 from doubly.data import SPLITS, Columns, Data
 from doubly.data import load as load_data
 from doubly.posterior.store import Posterior
+from doubly.posterior.units import PosteriorInUnits
 from doubly.runs import records, sources
 from doubly.runs.build import Facts, build
 from doubly.runs.checkpoints import (
@@ -91,6 +92,7 @@ class Run:
         self.made: dict[str, Any] = {}
         self._samples: dict[str, str] = {}
         self._lost: list[str] = []
+        self.temporary: Any = None  # holds a folder that goes away with the last of the run
         self._good = False  # whether the newest checkpoint is known to be sound, and worth keeping when the next comes
 
     def __repr__(self) -> str:
@@ -129,9 +131,12 @@ class Run:
 
     @classmethod
     @contextmanager
-    def create(cls, path: str | Path, config: Config, data: Data, overwrite: bool = False) -> Iterator["Run"]:
+    def create(
+        cls, path: str | Path, config: Config, data: Data, overwrite: bool = False, in_memory: bool = False
+    ) -> Iterator["Run"]:
         """A new folder, locked while in use; with `overwrite` also the folder of an old run, without its old files.
 
+        Rows of a table, and those that come from memory, go along.
         If an error comes before the first checkpoint, the folder is removed again.
         """
         folder = Folder(Path(path))
@@ -148,8 +153,8 @@ class Run:
             facts = {"format": FORMAT, **_facts(data), "version": __version__, "made": made_with(config.threads)}
             folder.write("data.json", dump_json(facts))
             sources.keep(folder, config)
-            if data.kind == "mixed":
-                rows = {split: torch.as_tensor(data.split(split)) for split in SPLITS}
+            if data.kind == "mixed" or in_memory:
+                rows = {split: torch.as_tensor(getattr(data, split)) for split in SPLITS}
                 folder.write(ROWS, dump_tensors(rows))
             folder.write("config.json", _config_json(config, FORMAT))
             run = cls(folder.path)
@@ -257,14 +262,16 @@ class Run:
         return data
 
     def _table(self) -> Data:
-        """The rows of a table as they were when the run was made."""
+        """The rows as they were when the run was made."""
         file = self.path / ROWS
         found = load_tensors(self.folder.read(ROWS) or b"", file, required=True).tensors
         try:
             train, valid, test = (found[split].numpy() for split in SPLITS)
         except KeyError as error:
             raise Damaged(f"{file} is damaged: it has no {error}") from None
-        data = Data(Path(self.config.data).name, train, valid, test, self.facts.shape, "mixed", columns=self.columns)
+        facts, name = self.facts, Path(self.config.data).name
+        kind: Any = facts.kind
+        data = Data(name, train, valid, test, facts.shape, kind, dynamic=facts.dynamic, columns=self.columns)
         if _facts(data)["sha256"] != self.data_digest:
             raise Damaged(f"{file} is not what {self.path} was made with: put it back")
         return data
@@ -378,6 +385,11 @@ class Run:
             cache=FileCache(self.folder, device, required=self.format > 1),
             **options,
         )
+
+    def posterior_in_units(self, **options: Any) -> Posterior:
+        """The same; of a table whose columns were scaled, one that takes and gives tables in their own units."""
+        found, columns = self.posterior(**options), self.columns
+        return PosteriorInUnits.of(found, columns) if columns is not None and self.facts.kind == "mixed" else found
 
     def _note_format(self) -> None:
         if self.format < FORMAT:

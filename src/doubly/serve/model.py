@@ -16,7 +16,7 @@ from doubly.data.columns import ColumnKind, nameless
 from doubly.latents.completions import ImputeConfig
 from doubly.posterior.store import Posterior
 from doubly.runs.build import Facts
-from doubly.runs.export import load_file, read_facts
+from doubly.runs.export import load_scaled, read_facts
 from doubly.runs.folder import Run
 from doubly.serve.schema import Schema, array
 from doubly.training.state import moments
@@ -153,7 +153,7 @@ def opened(path: str | Path, refit: int = 0, allow_code: bool = False) -> Served
     # by draws, the evidence of a row takes a fraction of the time, and an answer is wanted within a second
     options: dict[str, Any] = {"estimator": "draws"}
     if Path(path).is_file():
-        posterior = load_file(path, **options)
+        posterior = load_scaled(path, **options)
         facts, columns = read_facts(path)
         rows, origin = None, "drawn from the model"
     else:
