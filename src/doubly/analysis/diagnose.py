@@ -135,7 +135,7 @@ def check_enough(histories: Sequence[History], ended: Sequence[Run] = ()) -> Non
 def _is_finished(run: Run, method: Method) -> bool:
     """Whether the protocol of a run has come to its end."""
     epoch = max((record["epoch"] for record in run.metrics()), default=0)
-    collected = max((record["collected"] for record in run.metrics()), default=0)
+    collected = max((record.get("collected", 0) for record in run.metrics()), default=0)
     return epoch >= method.epochs or 0 < method.collect <= collected
 
 

@@ -66,7 +66,7 @@ class Score(Result):
 
 
 @dataclass(frozen=True)
-class Mixing(Result):
+class Convergence(Result):
     """Whether the chain has mixed, as far as one chain can tell."""
 
     trace: str
@@ -102,7 +102,7 @@ class Outcome(Result):
     seconds: float
     """Spent on training."""
     score: Score
-    mixing: Mixing | None
+    convergence: Convergence | None
     verdict: list[str]
     advice: list[str]
 
@@ -119,29 +119,33 @@ def outcome(run: Run, evaluate: bool = False) -> Outcome:
     score = _evaluated(run, data, method, records) if evaluate else None
     score = score or _recorded(data, method, records)
     found = _diagnosis(run, method, records)
-    mixing = _mixing(found) if found else None
+    convergence = _convergence(found) if found else None
     return Outcome(
         run=str(run.path),
         epochs=len(records),
         collected=records[-1]["collected"],
         seconds=round(spent, 1),
         score=score,
-        mixing=mixing,
-        verdict=list(_words(method, records, score, mixing, found)),
-        advice=list(_advice(run, method, records, score, mixing)),
+        convergence=convergence,
+        verdict=list(_words(method, records, score, convergence, found)),
+        advice=list(_advice(run, method, records, score, convergence)),
     )
 
 
 def _words(
-    method: Method, records: Sequence[dict[str, Any]], score: Score, mixing: Mixing | None, found: Diagnosis | None
+    method: Method,
+    records: Sequence[dict[str, Any]],
+    score: Score,
+    convergence: Convergence | None,
+    found: Diagnosis | None,
 ) -> Iterator[str]:
     yield score.text()
     if not method.sampler.noisy:
         yield "weights were optimised, not sampled: nothing here says how uncertain they are"
-    elif mixing is None:
+    elif convergence is None:
         yield f"too few samples to tell whether the chain has mixed (a diagnosis needs {LEAST} epochs of them)"
     else:
-        yield mixing.text()
+        yield convergence.text()
     if score.unreliable is not None:
         sure = f"for {1 - score.unreliable:.0%} of the rows (k̂ ≤ 0.7)"
         bad = score.unreliable > HEAVY
@@ -155,18 +159,18 @@ def _words(
 
 
 def _advice(
-    run: Run, method: Method, records: Sequence[dict[str, Any]], score: Score, mixing: Mixing | None
+    run: Run, method: Method, records: Sequence[dict[str, Any]], score: Score, convergence: Convergence | None
 ) -> Iterator[str]:
     why = [
         *["little was learnt"] * (not score.clear),
         *["validation still rose when burn-in had to end"] * _hurried(method, records),
-        *["the chain has not mixed"] * (mixing is not None and not mixing.mixed),
+        *["the chain has not mixed"] * (convergence is not None and not convergence.mixed),
     ]
     if why:
         yield f"more time ({'--minutes' if run.config.minutes else '--epochs'}), for {' and '.join(why)}"
     if not score.clear:
         yield WIDER
-    if mixing and mixing.mixed and mixing.ess < ENOUGH:
+    if convergence and convergence.mixed and convergence.ess < ENOUGH:
         yield f"more samples (--collect): with fewer than {ENOUGH} effective ones, R-hat itself is rough"
     if score.unreliable is not None and score.unreliable > HEAVY:
         yield "doubly evaluate --by annealing, or a longer --refit, for tighter scores"
@@ -267,10 +271,10 @@ def _diagnosis(run: Run, method: Method, records: Sequence[dict[str, Any]]) -> D
     return diagnose(run.path) if method.sampler.noisy and collected >= LEAST else None
 
 
-def _mixing(found: Diagnosis) -> Mixing | None:
+def _convergence(found: Diagnosis) -> Convergence | None:
     moving: dict[str, Summary] = {name: each for name, each in found.traces.items() if each.sd > 0}
     if not moving:
         return None
     worst = max(moving, key=lambda name: moving[name].rhat)
     least = min(each.ess_bulk for each in moving.values())
-    return Mixing(label(worst), moving[worst].rhat, found.chance_rhat, least, found.samples)
+    return Convergence(label(worst), moving[worst].rhat, found.chance_rhat, least, found.samples)

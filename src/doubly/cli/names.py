@@ -30,7 +30,7 @@ def check_names(config: Config) -> None:
     """Refuse the first setting that differs from its default and names no member."""
     default = Config()
     if config.data != default.data:
-        _check_data(config.data)
+        check_data(config.data)
     for file, settings in REGISTRIES.items():
         for setting in settings:
             text = getattr(config, setting)
@@ -43,7 +43,7 @@ def check_names(config: Config) -> None:
                     raise UserError(f"no {noun} is called {name!r}{near(name, names)}; there are: {', '.join(names)}")
 
 
-def _check_data(spec: str) -> None:
+def check_data(spec: str) -> None:
     """A set by name, or a file that is there."""
     from doubly.data.load import DATASETS, file_options
 

@@ -8,39 +8,35 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import Tensor
 
 from doubly.core.errors import UserError
+from doubly.layers.chain import Chain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from doubly.posterior.store import Posterior
 
 HIDDEN = 0.45  # the grey of a cell that is missing, from 0 (white) to 1
 MOST_UNITS = 100
 
 
-def plot_samples(posterior: "Posterior", n: int = 100, ax: "Axes | None" = None, **options: Any) -> "Axes":
-    """New rows from the model: a grid of images, or a map with a line for each row."""
-    rows = np.asarray(posterior.sample(n, **options), dtype=float)
-    return _pictures(rows, posterior.shape, ax, f"{n} samples")
+def samples(rows: np.ndarray, shape: tuple[int, ...], ax: "Axes | None") -> "Axes":
+    """New rows from a model: a grid of images, or a map with a line for each row."""
+    return _pictures(rows.astype(float), shape, ax, f"{len(rows)} samples")
 
 
-def plot_weights(posterior: "Posterior", most: int = MOST_UNITS, ax: "Axes | None" = None) -> "Axes":
+def weights(model: Chain, theta: Tensor, shape: tuple[int, ...], most: int, ax: "Axes | None") -> "Axes":
     """What each unit of the first latent layer adds to the log-odds of the data, the largest weights first."""
-    model = posterior.model
-    theta = posterior.mean() if posterior.mean_theta is not None and not posterior.others else posterior.last()
     weight = model.unflatten(theta)[0].get("W") if len(model.layers) > 1 else None
     if weight is None or weight.shape[0] != model.layers[0].n_out:
         raise UserError("these weights have no picture: the data layer must be linear in the latents, such as sbn")
     units = weight.T.detach().cpu().numpy()
     order = np.argsort(-np.abs(units).sum(1))[:most]
-    return _pictures(units[order], posterior.shape, ax, f"weights of {len(order)} latent units", signed=True)
+    return _pictures(units[order], shape, ax, f"weights of {len(order)} latent units", signed=True)
 
 
-def plot_training(posterior: "Posterior", ax: "Axes | None" = None) -> "Axes":
+def training(records: Sequence[Mapping[str, Any]], ax: "Axes | None") -> "Axes":
     """The validation log-likelihood after each epoch, with the epochs in which samples were collected shaded."""
-    records: Sequence[Mapping[str, Any]] = posterior.records()
     if not records:
         raise UserError("there are no records of training here: a run folder has them, an exported file does not")
     axes = _axes(ax, (6.0, 3.2))
@@ -58,24 +54,18 @@ def plot_training(posterior: "Posterior", ax: "Axes | None" = None) -> "Axes":
     return axes
 
 
-def plot_completions(
-    posterior: "Posterior",
-    x: np.ndarray | None = None,
-    n: int = 10,
-    draws: int = 3,
-    ax: "Axes | None" = None,
-    **options: Any,
-) -> "Axes":
-    """Rows with missing values (NaN) and completions of them; without x, training rows without their lower half."""
-    if x is None:
-        train = posterior.train()[:n].float().cpu().numpy() / (255 if posterior.method.dynamic else 1)
-        x = np.array(train, dtype=float)
-        x[:, x.shape[1] // 2 :] = math.nan
-    given = np.asarray(x, dtype=float)[:n]
-    completed = np.asarray(posterior.impute(given, draws=draws, **options).completions, dtype=float)
+def lower_half_missing(rows: np.ndarray) -> np.ndarray:
+    """The same rows with NaN in their second half: of images, the lower half."""
+    found = np.array(rows, dtype=float)
+    found[:, found.shape[1] // 2 :] = math.nan
+    return found
+
+
+def completions(given: np.ndarray, completed: np.ndarray, shape: tuple[int, ...], ax: "Axes | None") -> "Axes":
+    """Rows with missing values (NaN), and below each its completions."""
     left = np.where(np.isnan(given), HIDDEN, given)
-    rows = np.concatenate([left, *completed])
-    return _pictures(rows, posterior.shape, ax, "given (grey is missing), then completions", columns=len(given))
+    rows = np.concatenate([left, *completed.astype(float)])
+    return _pictures(rows, shape, ax, "given (grey is missing), then completions", columns=len(given))
 
 
 def _axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
@@ -97,7 +87,7 @@ def _pictures(
     columns: int | None = None,
 ) -> "Axes":
     """Rows as a grid of images, or where they are none, as a map with a line for each."""
-    limit = float(np.nanmax(np.abs(rows))) or 1.0
+    limit = float(np.nanquantile(np.abs(rows), 0.99)) or 1.0  # a few weights are far larger than all others
     look: dict[str, Any] = (
         {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit} if signed else {"cmap": "gray_r", "vmin": 0.0}
     )

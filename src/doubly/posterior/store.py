@@ -387,15 +387,16 @@ class Posterior:
 
     def plot_samples(self, n: int = 100, ax: "Axes | None" = None, **options: Any) -> "Axes":
         """Draw n new rows: a grid of images, or a map with a line for each row. Options are those of `sample`."""
-        return plots.plot_samples(self, n, ax, **options)
+        return plots.samples(self.sample(n, **options), self.shape, ax)
 
     def plot_weights(self, most: int = plots.MOST_UNITS, ax: "Axes | None" = None) -> "Axes":
         """Draw what each unit of the first latent layer adds to the data's log-odds, the largest first."""
-        return plots.plot_weights(self, most, ax)
+        theta = self.last() if self.mean_theta is None or self.others else self.mean()
+        return plots.weights(self.model, theta, self.shape, most, ax)
 
     def plot_training(self, ax: "Axes | None" = None) -> "Axes":
         """Draw the validation log-likelihood after each epoch, and when samples were collected."""
-        return plots.plot_training(self, ax)
+        return plots.training(self.records(), ax)
 
     def plot_completions(
         self, x: np.ndarray | None = None, n: int = 10, draws: int = 3, ax: "Axes | None" = None, **options: Any
@@ -404,7 +405,12 @@ class Posterior:
 
         Options are those of `impute`.
         """
-        return plots.plot_completions(self, x, n, draws, ax, **options)
+        if x is None:
+            white = 255 if self.method.dynamic else 1
+            x = plots.lower_half_missing(self.train()[:n].cpu().numpy() / white)
+        given = np.asarray(x, dtype=float)[:n]
+        completed = self.impute(given, draws=draws, **options).completions
+        return plots.completions(given, np.asarray(completed), self.shape, ax)
 
     # The weights that answer, and proposals fitted to them
 
