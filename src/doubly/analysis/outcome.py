@@ -167,7 +167,7 @@ def _advice(
         *["the chain has not mixed"] * (convergence is not None and not convergence.mixed),
     ]
     if why:
-        yield f"more time ({'--minutes' if run.config.minutes else '--epochs'}), for {' and '.join(why)}"
+        yield f"more time ({'--minutes' if run.config.minutes else '--epochs'}), since {' and '.join(why)}"
     if not score.clear:
         yield WIDER
     if convergence and convergence.mixed and convergence.ess < ENOUGH:
