@@ -150,9 +150,6 @@ def test_a_fit_with_json_prints_one_object_and_resume_the_same(capsys, tmp_path)
     assert found["convergence"]["samples"] == 5
     cli.main(["resume", str(tmp_path / "run"), "--json"])
     assert json.loads(capsys.readouterr().out) == found
-    cli.main(["resume", str(tmp_path / "run")])
-    text = capsys.readouterr().out
-    assert all(line in text for line in found["verdict"])
 
 
 # Verdicts
@@ -196,7 +193,8 @@ def test_finished_chains_are_not_told_to_go_on(capsys, tmp_path):
 
 
 def method(**fields: Any):
-    return build(Config(**{"hidden": (3,), "epochs": 1000, "collect": 10} | fields), Facts(5, "binary", (5,)))
+    settings: dict[str, Any] = {"hidden": (3,), "epochs": 1000, "collect": 10} | fields
+    return build(Config(**settings), Facts(5, "binary", (5,)))
 
 
 def at(epoch: int, collected: int = 0, began: int | None = None) -> Any:
@@ -361,7 +359,7 @@ def test_trackers_talk_to_their_packages(name, monkeypatch):
         },
         "wandb": {
             "run": None,
-            "init": lambda name, config: calls.append(("start", name)) or SimpleNamespace(log=log),
+            "init": lambda name, config: [calls.append(("start", name)), SimpleNamespace(log=log)][1],  # type: ignore[func-returns-value]
         },
     }  # fmt: skip
     for module, members in stand_ins.items():
