@@ -102,6 +102,12 @@ def test_names_in_the_source_are_those_of_the_registries():
         assert [list(each) for each in registries] == [found], settings
 
 
+@pytest.mark.parametrize("option", ["drop=agee", "split=agee", "categories=agee"])
+def test_a_column_that_was_probably_meant_is_said(option, capsys, tmp_path):
+    file = write(tmp_path / "a.csv", "age,size\n" + "1.5,2\n3,4.5\n" * 9)
+    assert "'agee' (did you mean age?)" in refused(capsys, "data", "info", f"{file}:{option}")
+
+
 def test_the_version_is_said(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["--version"])
