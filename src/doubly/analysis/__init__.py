@@ -7,6 +7,7 @@ traces          what a run has recorded, epoch by epoch
 temperature     the kinetic temperature of a chain beside the expected one
 verdict         a diagnosis in words
 diagnose        have the chains mixed, and do they sample at their temperature
+outcome         what a fit came to, in words
 inference_data  weights and traces for ArviZ
 accuracy        how well hidden cells are imputed, beside simpler imputers
 estimators      by draws or by annealing: which bound is larger, and is it settled

@@ -70,7 +70,7 @@ def diagnose(*paths: str | Path) -> Diagnosis:
     runs = [Run(path) for path in paths]
     methods = check_same_target(runs)
     histories = [history(run) for run in runs]
-    check_enough(histories)
+    check_enough(histories, [run for run, method in zip(runs, methods, strict=True) if _is_finished(run, method)])
     traces = {name: summarise(values, name.startswith("predicted")) for name, values in collected(histories).items()}
     one_sampler = len({method.sampler for method in methods}) == 1
     one_a_sample = {Every.parse(run.config.collect_every) for run in runs} == {Every(1, "epoch")}
@@ -120,14 +120,23 @@ def check_same_target(runs: Sequence[Run]) -> list[Method]:
     return methods
 
 
-def check_enough(histories: Sequence[History]) -> None:
-    """A chain needs samples to be diagnosed."""
+def check_enough(histories: Sequence[History], ended: Sequence[Run] = ()) -> None:
+    """A chain needs samples to be diagnosed; of those that have ended, no more will come."""
     for found in histories:
         if found.samples < LEAST:
+            over = any(str(run.path) == found.name for run in ended)
+            cure = "it is finished, so fit anew with a larger --collect" if over else "go on with doubly resume"
             raise UserError(
                 f"a diagnosis needs at least {LEAST} epochs of collected samples, but {found.name} has "
-                f"{found.samples}: collect more (doubly resume, or doubly fit with a larger --collect)"
+                f"{found.samples}: {cure}"
             )
+
+
+def _is_finished(run: Run, method: Method) -> bool:
+    """Whether the protocol of a run has come to its end."""
+    epoch = max((record["epoch"] for record in run.metrics()), default=0)
+    collected = max((record.get("collected", 0) for record in run.metrics()), default=0)
+    return epoch >= method.epochs or 0 < method.collect <= collected
 
 
 def _cell(form: str, number: float) -> str:

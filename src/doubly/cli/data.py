@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from doubly.cli.names import check_data
 from doubly.core.errors import UserError
 
 
@@ -33,5 +34,6 @@ class Data:
             text = json.dumps(describe.info(self.name, self.download)) if self.json else None
             print(text or describe.info_text(self.name, self.download))
             return
+        check_data(self.name)
         problems = describe.check(self.name, self.download)
         print(json.dumps(problems) if self.json else "\n".join(problems) or f"{self.name}: nothing is wrong")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from doubly.cli.formatting import AllowCode, RunFolder, settings, show
+from doubly.cli.names import check_names
 from doubly.runs.config import Config, in_order
 
 if TYPE_CHECKING:
@@ -19,14 +20,24 @@ class Fit(Config):
     out: str = "runs/latest"
     """The run folder to make."""
     preset: str | None = None
-    """Settings by name (see `doubly list`); flags given beside it win over them."""
+    """Settings of a whole method by name (see `doubly list`); flags given beside it win over them."""
+    config: str | None = None
+    """A file of settings (TOML), each by its flag's name, as in hidden = [200, 200]; flags win over it."""
     overwrite: bool = False
     """Replace a run that is already in that folder."""
+    json: bool = False
+    """Print one JSON object at the end; progress goes to standard error."""
+    tracker: str | None = None
+    """Also send the numbers of each epoch to tensorboard, mlflow or wandb (each an extra to install)."""
 
     def run(self) -> None:
-        from doubly.runs.fit import fit_config
+        config = settings(self, Config)
+        check_names(config)
+        from doubly.runs.fit import Listeners, fit_config
+        from doubly.runs.trackers import tracker
 
-        _say_finished(fit_config(settings(self, Config), self.out, self.overwrite))
+        listeners = Listeners(tracker=tracker(self.tracker))
+        _say_finished(fit_config(config, self.out, self.overwrite, listeners=listeners), self.json)
 
 
 @in_order
@@ -42,6 +53,7 @@ class Profile(Config):
     """Print one JSON object."""
 
     def run(self) -> None:
+        check_names(settings(self, Config))
         from doubly.analysis.profile import profile
 
         show(profile(settings(self, Config), self.steps), self.json)
@@ -56,12 +68,24 @@ class Resume:
     threads: int = 0
     """Threads to compute with; 0 takes the number the run began with (another number changes the last bits)."""
 
+    json: bool = False
+    """Print one JSON object at the end; progress goes to standard error."""
+    tracker: str | None = None
+    """Also send the numbers of each epoch to tensorboard, mlflow or wandb (each an extra to install)."""
+
     def run(self) -> None:
-        from doubly.runs.fit import resume
+        from doubly.runs.fit import Listeners, resume
+        from doubly.runs.trackers import tracker
 
-        _say_finished(resume(self.folder, threads=self.threads))
+        listeners = Listeners(tracker=tracker(self.tracker))
+        _say_finished(resume(self.folder, threads=self.threads, listeners=listeners), self.json)
 
 
-def _say_finished(run: "Run") -> None:
-    next_command = f"doubly evaluate {shlex.quote(str(run.path))}"
-    print(f"{run.path}: finished after {len(run.metrics())} epochs; next: {next_command}")
+def _say_finished(run: "Run", as_json: bool) -> None:
+    """What the fit came to; within a budget, after a short evaluation."""
+    from doubly.analysis.outcome import outcome
+
+    show(outcome(run, evaluate=run.config.minutes > 0), as_json)
+    if not as_json:
+        folder = shlex.quote(str(run.path))
+        print(f"next: doubly evaluate {folder}, doubly report {folder}")

@@ -16,11 +16,13 @@ from typing import Annotated, Any
 
 import tyro
 
+import doubly
 from doubly.cli.check import Check
 from doubly.cli.data import Data
 from doubly.cli.evaluate import Compare, Curve, Diagnose, Evaluate
 from doubly.cli.export import Export
 from doubly.cli.fit import Fit, Profile, Resume
+from doubly.cli.flags import check_flags, defaults, help_text
 from doubly.cli.formatting import allow_code
 from doubly.cli.impute import Impute, Sample
 from doubly.cli.paper import Reproduce
@@ -29,9 +31,8 @@ from doubly.cli.report import Report
 from doubly.cli.serve import Serve
 from doubly.cli.tables import Fill, Odd
 from doubly.cli.verify import Repair, Verify
-from doubly.core.errors import RunWarning, UserError
+from doubly.core.errors import RunWarning, UserError, near
 from doubly.runs.config import Config
-from doubly.runs.presets import preset
 
 COMMANDS: tuple[type, ...] = (
     Fit,
@@ -55,6 +56,7 @@ COMMANDS: tuple[type, ...] = (
     List,
     Check,
 )
+LONGEST = 300  # characters of what the parser says
 
 
 def main(args: list[str] | None = None) -> None:
@@ -94,32 +96,46 @@ def _one_line_warnings() -> Iterator[None]:
 
 
 def _parse(args: list[str]) -> Any:
-    choices: Any = None
-    for command in COMMANDS:
-        default: Any = {"default": _preset_default(command, args)} if issubclass(command, Config) else {}
-        marker = tyro.conf.subcommand(command.__name__.lower(), prefix_name=False, **default)
-        kind = Annotated[command, marker]  # type: ignore[valid-type]
-        choices = kind if choices is None else choices | kind
+    """The command that the arguments name, with its flags. Only its own parser is built."""
+    by_name = {command.__name__.lower(): command for command in COMMANDS}
+    args = args or ["--help"]
+    first = args[0]
+    if first in ("-V", "--version"):
+        print(f"doubly {doubly.__version__}")
+        sys.exit(0)
+    if not first.startswith("-") and first not in by_name:
+        raise UserError(f"doubly has no command {first!r}{near(first, by_name)}; see doubly --help")
+    if first in by_name:
+        command = by_name[first]
+        check_flags(command, first, args[1:])
+        if issubclass(command, Config) and {"-h", "--help"} & set(args):
+            example = f"doubly {first} --data digits" + (" --minutes 5 --out runs/digits" if command is Fit else "")
+            print(help_text(command, first, defaults(command, args), example))
+            sys.exit(0)
+        by_name = {first: command, "": _Nothing}  # with a second one, the first is still named
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(choices, prog="doubly", description=_first_line(sys.modules["doubly"]), args=args)
+            return tyro.cli(_choices(by_name, args), prog="doubly", description=_first_line(doubly), args=args)
     except SystemExit as stop:
         if stop.code:
-            raise UserError(_one_line(said.getvalue())) from None
+            raise UserError(f"{_one_line(said.getvalue())}; see doubly {first} --help".replace("  ", " ")) from None
         raise
 
 
-def _preset_default(command: Any, args: list[str]) -> Any:
-    """The defaults of `fit` and its like: those of the preset that the arguments name, where they do."""
-    names = [
-        arg.partition("=")[2] or following
-        for arg, following in zip(args, [*args[1:], ""], strict=False)
-        if re.match("--preset(=|$)", arg)
-    ]
-    if not names:
-        return command()
-    return command(**dataclasses.asdict(preset(names[-1])), preset=names[-1])
+@dataclasses.dataclass(frozen=True)
+class _Nothing:
+    """No command."""
+
+
+def _choices(by_name: dict[str, type], args: list[str]) -> Any:
+    choices: Any = None
+    for name, command in by_name.items():
+        default: Any = {"default": defaults(command, args)} if issubclass(command, Config) else {}
+        marker = tyro.conf.subcommand(name or "nothing", prefix_name=False, **default)
+        kind = Annotated[command, marker]  # type: ignore[valid-type]
+        choices = kind if choices is None else choices | kind
+    return choices
 
 
 def _first_line(thing: Any) -> str:
@@ -129,9 +145,10 @@ def _first_line(thing: Any) -> str:
 def _one_line(box: str) -> str:
     """The parser's boxed message, unboxed: what is wrong, without the repeated help."""
     lines = [re.sub("[╭╮╰╯│─]+", " ", line).strip() for line in box.splitlines()[1:]]
-    said = []
+    said: list[str] = []
     for line in lines:
-        if line.startswith(("Argument helptext", "For full helptext")):
+        if line.startswith(("Argument helptext", "For full helptext", "Perhaps you meant")):
             break
         said.append(line)
-    return re.sub(r"\s+", " ", " ".join(said)).strip() + " (see doubly --help)"
+    line = re.sub(r"\s+", " ", " ".join(said)).strip()
+    return line if len(line) <= LONGEST else line[: LONGEST - 2] + " …"

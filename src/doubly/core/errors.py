@@ -1,5 +1,8 @@
 """The exceptions that are the user's to mend: a line saying what was expected, what came and what to do."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class UserError(ValueError):
     """Bad input. The command line prints it as one line and exits with 2; Python users catch a ValueError."""
@@ -23,3 +26,14 @@ class DiskError(UserError):
 
 class RunWarning(UserWarning):
     """What a user should know of a run that was opened all the same. The command line prints it as one line."""
+
+
+def near(name: str, names: Iterable[str]) -> str:
+    """The name that was probably meant, as a question in brackets; nothing where none is near.
+
+    >>> near("sbnn", ["sbn", "nade"]), near("tree", ["sbn", "nade"])
+    (' (did you mean sbn?)', '')
+    """
+    folded = {other.lower().replace("_", "-"): other for other in names}
+    found = difflib.get_close_matches(str(name).lower().replace("_", "-")[:100], list(folded), n=1, cutoff=0.6)
+    return f" (did you mean {folded[found[0]]}?)" if found else ""

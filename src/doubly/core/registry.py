@@ -11,7 +11,7 @@ import typing
 from typing import Any
 
 from doubly.core import own_files
-from doubly.core.errors import UserError
+from doubly.core.errors import UserError, near
 
 
 class Registry(dict[str, Any]):
@@ -30,7 +30,8 @@ class Registry(dict[str, Any]):
     def find(self, name: str) -> Any:
         """The member of that name."""
         if name not in self:
-            raise UserError(f"no {self.noun} is called {name!r}; there are: {', '.join(self) or 'none'}")
+            there = ", ".join(self) or "none"
+            raise UserError(f"no {self.noun} is called {name!r}{near(name, self)}; there are: {there}")
         return self[name]
 
     def make(self, spec: str, *args: Any, **shared: Any) -> Any:
@@ -49,7 +50,8 @@ class Registry(dict[str, Any]):
         for name, value in given.items():
             if name not in open_to_choice:
                 choices = ", ".join(sorted(open_to_choice)) or "none"
-                raise UserError(f"{self.noun} {spec!r} has no option {name!r}; its options are: {choices}")
+                meant = near(name, open_to_choice)
+                raise UserError(f"{self.noun} {spec!r} has no option {name!r}{meant}; its options are: {choices}")
             given[name] = _fitting(value, typing.get_type_hints(member)[name], f"{name} of {self.noun} {spec!r}")
         return member(*args, **{name: value for name, value in shared.items() if name in known} | given)
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from doubly.core.errors import UserError
+from doubly.core.errors import UserError, near
 
 ColumnKind = Literal["binary", "category", "integer", "ordinal", "real"]
 MOST_LEVELS = 1000  # beyond this a text is a name or a remark, and its one-hot cells would drown the rest
@@ -97,7 +97,8 @@ class Columns:
         for name in categories:
             if name not in sheet.names:
                 raise UserError(
-                    f"{sheet.path} has no column {name!r} to take as a category; there are: {shown(sheet.names)}"
+                    f"{sheet.path} has no column {name!r}{near(name, sheet.names)} to take as a category; "
+                    f"there are: {shown(sheet.names)}"
                 )
         return cls(tuple(_column(sheet, at, name in categories) for at, name in enumerate(sheet.names)))
 

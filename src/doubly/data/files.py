@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from doubly.core.errors import UserError
+from doubly.core.errors import UserError, near
 from doubly.data.binarise import binarise, check_way
 from doubly.data.columns import Column, Columns, Sheet, nameless, sheet_of, shown
 from doubly.data.dataset import SPLITS, Data, Kind, Origin, Place, as_kind, check_finite, is_binary
@@ -401,7 +401,10 @@ def _given_splits(sheet: Sheet, column: str) -> dict[str, np.ndarray]:
     if not column:
         return {"train": np.arange(len(sheet.lines))}
     if column not in sheet.names:
-        raise UserError(f"{sheet.path} has no column {column!r} to split by; there are: {shown(sheet.names)}")
+        raise UserError(
+            f"{sheet.path} has no column {column!r}{near(column, sheet.names)} to split by; "
+            f"there are: {shown(sheet.names)}"
+        )
     at = sheet.names.index(column)
     known = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
     found = [known.get(str(cell).strip().lower()) for cell in sheet.columns[at]]
@@ -436,7 +439,9 @@ def _hold_out(splits: dict[str, np.ndarray], options: Options, path: Path) -> di
 def _without(sheet: Sheet, names: tuple[str, ...]) -> Sheet:
     for name in names:
         if name not in sheet.names:
-            raise UserError(f"{sheet.path} has no column {name!r} to drop; there are: {shown(sheet.names)}")
+            raise UserError(
+                f"{sheet.path} has no column {name!r}{near(name, sheet.names)} to drop; there are: {shown(sheet.names)}"
+            )
     kept, numbered = [at for at, name in enumerate(sheet.names) if name not in names], sheet.numbered
     if not kept:
         raise UserError(f"no column of {sheet.path} is left: drop fewer")

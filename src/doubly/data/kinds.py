@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from doubly.core.errors import UserError
+from doubly.core.errors import UserError, near
 from doubly.data.columns import Column, Columns, Sheet, number, shown
 
 MOST_GRADES = 12  # different whole numbers up to which they are levels in an order
@@ -72,7 +72,8 @@ def guess(sheet: Sheet, categories: Sequence[str] = ()) -> Kinds:
     for name in categories:
         if name not in sheet.names:
             raise UserError(
-                f"{sheet.path} has no column {name!r} to take as a category; there are: {shown(sheet.names)}"
+                f"{sheet.path} has no column {name!r}{near(name, sheet.names)} to take as a category; "
+                f"there are: {shown(sheet.names)}"
             )
     if len(sheet.names) > MOST_COLUMNS:
         raise UserError(

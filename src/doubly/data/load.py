@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from doubly.core.errors import UserError
+from doubly.core.errors import UserError, near
 from doubly.core.own_files import is_own_file
 from doubly.core.registry import Registry
 from doubly.core.types import Binarise
@@ -59,7 +59,7 @@ def file_options(
     path, text = split_spec(spec)
     if not suffix_of(path) and not os.path.exists(path):
         raise UserError(
-            f"no data set is called {spec!r}; there are: {', '.join(DATASETS)}; "
+            f"no data set is called {spec!r}{near(spec, DATASETS)}; there are: {', '.join(DATASETS)}; "
             f"a path ending in {EXPECTED} is also fine"
         )
     said = Options(valid=fractions[0], test=fractions[1], split_seed=seed, bits_seed=seed, binarise=binarise or "")

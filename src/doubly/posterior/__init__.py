@@ -7,6 +7,7 @@ estimates    which estimate of log p(x) answers: draws, or annealing
 imputation   completions of rows with missing values, and how likely the true values are
 codes        E[z | x] of rows
 arviz        the samples of the weights for ArviZ
+plots        pictures of a posterior, by matplotlib
 store        Posterior: the mean and the samples of the weights, with proposals fitted to them; it asks the files above
 units        the same of a table whose columns were scaled, in its own units and words
 """

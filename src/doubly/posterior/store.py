@@ -5,22 +5,23 @@ this one.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from doubly.core.cache import Cache, NoCache
+from doubly.core.documented import html_table
 from doubly.core.errors import UserError
 from doubly.core.random import generator
 from doubly.core.types import By, Of, Refit
 from doubly.latents import OBJECTIVES, Annealing, Gap, LikelihoodConfig, Marginal, Pair, RowLikelihoods, is_exact
 from doubly.latents.completions import ImputeConfig, Moments
 from doubly.layers.chain import Chain
-from doubly.posterior import imputation, scores
+from doubly.posterior import imputation, plots, scores
 from doubly.posterior.arviz import to_arviz
 from doubly.posterior.codes import encode
 from doubly.posterior.estimates import Chosen, Estimator, ScoreConfig, larger, trial_stride
@@ -32,6 +33,9 @@ from doubly.training.refit import Halfway, beginning, refit
 from doubly.training.state import moments
 from doubly.training.step import rows_at
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 
 class FittedProposal(NamedTuple):
     """What is stored of a proposal that was fitted."""
@@ -39,7 +43,7 @@ class FittedProposal(NamedTuple):
     phi: Tensor
 
 
-@dataclass
+@dataclass(repr=False)
 class Posterior:
     """Weights sampled from their posterior, ready to score rows, draw new ones, complete them and give their codes.
 
@@ -76,6 +80,10 @@ class Posterior:
     """Other chains of the same model, whose samples belong to the ensemble."""
     estimator: Estimator | None = None
     """By which estimate rows are scored where that is left open; None tries both on some of the training rows."""
+    shape: tuple[int, ...] = ()
+    """Of a row, where rows are images."""
+    records: Callable[[], Sequence[Mapping[str, Any]]] = tuple
+    """What was recorded of each epoch; nothing where that is not known."""
     _fitted: dict[str, Tensor] = field(default_factory=dict)
     _moments: Moments | None = None
     _chosen: dict[str, Estimator] = field(default_factory=dict)
@@ -92,6 +100,22 @@ class Posterior:
                 )
             if other.method.proposal != self.method.proposal:
                 raise UserError("chains of one ensemble must have proposals of the same kind: evaluate them one by one")
+
+    def __repr__(self) -> str:
+        return f"Posterior({', '.join(f'{name}={value}' for name, value in self._told().items())})"
+
+    def _repr_html_(self) -> str:
+        return html_table("Posterior", self._told())
+
+    def _told(self) -> dict[str, str]:
+        """What a reader wants to see of it first."""
+        chains = {"chains": str(1 + len(self.others))} if self.others else {}
+        return {
+            "model": _sketch(self.model),
+            "weights": f"{self.model.size:,}",
+            "epochs": str(self.epoch),
+            "samples": f"{self.collected} ({len(self.thetas)} stored)",
+        } | chains
 
     # What is kept
 
@@ -358,6 +382,35 @@ class Posterior:
         Latent units of different chains need not correspond, so that R-hat of a single weight says little.
         """
         return to_arviz(self.model, [chain.thetas for chain in self._chains], self.method.window)
+
+    # Pictures
+
+    def plot_samples(self, n: int = 100, ax: "Axes | None" = None, **options: Any) -> "Axes":
+        """Draw n new rows: a grid of images, or a map with a line for each row. Options are those of `sample`."""
+        return plots.samples(self.sample(n, **options), self.shape, ax)
+
+    def plot_weights(self, most: int = plots.MOST_UNITS, ax: "Axes | None" = None) -> "Axes":
+        """Draw what each unit of the first latent layer adds to the data's log-odds, the largest first."""
+        theta = self.last() if self.mean_theta is None or self.others else self.mean()
+        return plots.weights(self.model, theta, self.shape, most, ax)
+
+    def plot_training(self, ax: "Axes | None" = None) -> "Axes":
+        """Draw the validation log-likelihood after each epoch, and when samples were collected."""
+        return plots.training(self.records(), ax)
+
+    def plot_completions(
+        self, x: np.ndarray | None = None, n: int = 10, draws: int = 3, ax: "Axes | None" = None, **options: Any
+    ) -> "Axes":
+        """Draw rows with missing values (NaN) and completions of them; without x, training rows cut in half.
+
+        Options are those of `impute`.
+        """
+        if x is None:
+            white = 255 if self.method.dynamic else 1
+            x = plots.lower_half_missing(self.train()[:n].cpu().numpy() / white)
+        given = np.asarray(x, dtype=float)[:n]
+        completed = self.impute(given, draws=draws, **options).completions
+        return plots.completions(given, np.asarray(completed), self.shape, ax)
 
     # The weights that answer, and proposals fitted to them
 

@@ -1,6 +1,7 @@
 """Runs: settings, the folder, and the loop between training and folder.
 
 config       the settings, as the command line, Python and config.json have them
+fields       the same settings as keyword arguments, with their types and texts
 presets      settings that stand for whole methods
 build        settings become objects
 baseline     base lines in closed form
@@ -12,6 +13,9 @@ records      metrics.jsonl: a line for each epoch, with a checksum
 checkpoints  checkpoints and samples as files
 file_cache   a cache in the run folder, or elsewhere where that cannot be written to
 progress     what a person sees while waiting
+plan         a budget of time: epochs and samples that fit into it
+trackers     where the numbers of each epoch are also sent
+watch        where a fit stands, in one line
 folder       the run folder
 export       a finished run as one file
 fit          fit and resume

@@ -13,21 +13,32 @@ from numbers import Real
 from operator import index
 from typing import Any, TypeVar
 
-from doubly.core.errors import UserError
+from doubly.core.errors import UserError, near
 from doubly.core.types import Binarise, Start, Step
 from doubly.training.settings import Settings
 
 MOST_THREADS = 1024  # beyond which starting them fails in ways that cannot be caught
 
-# the order in which the help and config.json show the settings: what belongs together stands together
-ORDER = (
-    "data", "binarise", "model", "proposal", "hidden", "start", "prior",
-    "sampler", "step", "friction", "schedule", "warmup", "warmup_step",
-    "estimator", "draws", "moves", "objective", "phi_step", "phi_schedule", "phi_prior",
-    "batch", "theta_steps", "phi_steps", "resample", "phi_first",
-    "valid_draws", "patience", "min_epochs", "epochs", "collect", "collect_every", "means", "window",
-    "keep", "keep_mb", "retries", "checkpoint_epochs", "checkpoint_minutes", "seed", "device", "compile", "threads",
-)  # fmt: skip
+# the groups of the help, and the order in which it and config.json show the settings; commands add flags to the first
+GROUPS: dict[str, tuple[str, ...]] = {
+    "basic": (
+        "data", "out", "minutes", "hidden", "preset", "config", "overwrite", "json", "tracker", "seed", "threads",
+    ),
+    "data and model": ("binarise", "model", "proposal", "start", "prior"),
+    "sampling the weights": (
+        "sampler", "step", "friction", "schedule", "batch", "theta_steps", "warmup", "warmup_step",
+    ),
+    "latent variables and the proposal": (
+        "estimator", "draws", "moves", "objective", "phi_step", "phi_schedule", "phi_prior", "phi_steps", "resample",
+        "phi_first",
+    ),
+    "how long: burn-in, then samples": (
+        "valid_draws", "patience", "min_epochs", "epochs", "collect", "collect_every", "window",
+    ),
+    "what is stored": ("keep", "keep_mb", "means", "checkpoint_epochs", "checkpoint_minutes"),
+    "machine": ("retries", "device", "compile"),
+}  # fmt: skip
+ORDER = tuple(name for names in GROUPS.values() for name in names)
 
 C = TypeVar("C", bound=Settings)
 
@@ -50,68 +61,71 @@ class Config(Settings):
     """How to learn a model."""
 
     data: str = "digits"
-    """A data set by name (see `doubly list`), or a path ending in .npz, .npy or .csv."""
+    """A data set by name (see `doubly list`), or a file: .csv, .tsv, .npz, .npy."""
+    minutes: float = 0.0
+    """Minutes that the fit may take: burn-in, samples and a short evaluation are planned to fit in (0: no limit).
+    Compiling, once on a machine, is not counted."""
     binarise: Binarise | None = None
-    """How greys become 0 or 1: by a threshold, drawn once, or drawn anew each time a row is used; the data set has a
-    default."""
+    """How grey pixels become 0 or 1: by a threshold, drawn once, or drawn anew each time a row is used; each data set
+    has a default."""
     model: str = "sbn"
     """Layer type of the model at each level, data layer first, separated by commas; one name stands for all."""
     proposal: str = "sbn"
-    """Layer type of the proposal at each level, the one that reads the data first; one name stands for all."""
+    """Layer type of the proposal (the network that guesses the latent variables of a row) at each level, the one that
+    reads the data first; one name stands for all."""
     hidden: tuple[int, ...] = (200,)
-    """Widths of the latent layers, from the data upward."""
+    """Units in each latent layer, from the data upward; none makes a model without latent variables."""
     start: Start = "glorot"
-    """Initial weights: Glorot's with the data's log-odds as biases, or those of the reference implementation."""
+    """Weights to start from: glorot (scaled to the layers, with the data's frequencies as biases), or those of the
+    paper's released code."""
     prior: str = "student-t"
-    """Prior on the model's weights; options as in student-t:df=2.2,scale=0.09. learnt-student-t learns its scales."""
+    """Prior on the model's weights, with options as in student-t:df=2.2,scale=0.3: a larger scale lets it learn more
+    from many rows; learnt-student-t learns its scales."""
     sampler: str = "thermostat"
     """Algorithm that samples the model's weights."""
     friction: float = 0.1
-    """Share of the momentum that is lost in each step (the paper's a)."""
+    """Share of its speed that a weight loses in each step."""
     schedule: str = "constant"
-    """How the step changes: constant, polynomial:power=0.55,offset=10 or cosine:cycle=20."""
+    """How the step changes over time: constant, polynomial:power=0.55,offset=10 or cosine:cycle=20."""
     estimator: str = "auto"
-    """How the latent variables are drawn for the gradient; auto remembers states where Gibbs sweeps can move them
-    (persistent), and else takes importance sampling (nais)."""
+    """How the latent variables of a row are drawn: nais (fresh draws of the proposal, weighted), persistent
+    (remembered for each row, and moved), gibbs; auto takes persistent where Gibbs sweeps can move them, else nais."""
     draws: int = 5
-    """Draws of the latent variables for each row and step (the paper's S)."""
+    """Draws of the latent variables for each row and step."""
     moves: str = "auto"
-    """Local moves of remembered latent variables (estimator persistent): gibbs, langevin or hmc with options as in
-    gibbs:share=0.5; auto takes the first that serves the model."""
+    """How remembered latent variables move: gibbs, langevin or hmc, with options as in gibbs:share=0.5; auto takes the
+    first that suits the model."""
     objective: str = "wake"
-    """Objective that the proposal is trained by."""
+    """What the proposal is trained to do; wake learns from the weighted draws."""
     phi_schedule: str = "constant"
-    """How the proposal's step changes: the same choices as for `schedule`; its time starts with the run, also where
-    the run starts with a warm-up."""
+    """How the proposal's learning rate changes over time; the choices are those of `schedule`."""
     phi_prior: str = "flat"
-    """Prior on the proposal's weights; the reference implementation has normal:scale=1."""
+    """Prior on the proposal's weights; flat is none."""
     # where the defaults of a run are not those of the paper, which `Settings` has
     step: Step = "auto"
-    """The sampler's step for the mean log-likelihood of a row (the paper's gamma, per-batch learning rate); auto
-    measures a step for each weight until samples are collected (thermostat, sms-ubu), or takes the sampler's usual
-    one."""
+    """Step size of the sampler, like a learning rate for the mean over rows; auto measures one for each weight during
+    burn-in (thermostat, sms-ubu), or takes the sampler's usual one."""
     phi_step: float = 1e-3
-    """Adam's step for the proposal."""
+    """Learning rate of the proposal (Adam)."""
     theta_steps: int = 1
     """Steps of the sampler on each mini-batch."""
     valid_draws: int = 20
-    """Draws for the validation log-likelihood after each epoch; with remembered states or Gibbs chains, temperatures of
-    annealing."""
+    """Draws for the validation log-likelihood after each epoch; temperatures of annealing where latent variables are
+    remembered."""
     patience: int = 0
-    """Collect samples once validation has not risen for this many epochs (0: as many as have 2,000 steps)…"""
+    """Burn-in ends once validation has not risen for this many epochs (0: as many as make 2,000 steps)…"""
     epochs: int = 0
-    """At most this many epochs in all, collecting included (0: as many as have 40,000 steps, at least 100)."""
+    """Passes over the data in all, at most, samples included (0: as many as make 40,000 steps, at least 100)."""
     collect_every: str = "auto"
-    """How often to collect a sample: a number of epochs, or of the sampler's steps as in 50steps; auto takes one about
-    every 100 steps."""
+    """How far apart samples of the weights are: in epochs, or in steps as in 50steps; auto takes about 100 steps."""
     means: tuple[int, ...] = (1, 5, 10, 20, 50, 100, 200)
-    """Also keep the mean of the first samples, for each of these numbers of samples."""
+    """Also store the mean of the first samples, for each of these numbers of samples."""
     keep: int = 10
-    """Samples (or averages over windows) to keep on disk, evenly spaced, besides the mean of all…"""
+    """Samples of the weights to store, evenly spaced, besides the mean of all…"""
     keep_mb: float = 1000.0
     """…but no more of them than fit into this many megabytes."""
     retries: int = 3
-    """How often a chain that diverges goes back to its last checkpoint and goes on with a third of the step."""
+    """How often a fit that diverges goes back to its last checkpoint and goes on with a third of the step."""
     checkpoint_epochs: int = 10
     """Write a checkpoint after this many epochs…"""
     checkpoint_minutes: float = 5.0
@@ -121,8 +135,7 @@ class Config(Settings):
     compile: bool = False
     """Compile the plain kernels with torch.compile: for a GPU; on a CPU the fused kernels do not need it."""
     threads: int = 0
-    """Threads to compute with; 0 chooses one for small models and all cores for others. A resumed run uses the same
-    number."""
+    """Threads to compute with; 0 takes one for small models and all cores for others. A resumed run keeps it."""
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(Config):
@@ -131,7 +144,7 @@ class Config(Settings):
         for number in self.means:
             if number < 1:
                 raise UserError(f"means must be of at least 1 sample, got {number}")
-        for name in ("keep", "keep_mb", "threads", "checkpoint_minutes", "retries"):
+        for name in ("keep", "keep_mb", "threads", "checkpoint_minutes", "retries", "minutes"):
             if getattr(self, name) == math.inf:
                 raise UserError(f"{name} must be finite, got {getattr(self, name)}")
             if not getattr(self, name) >= 0:
@@ -191,5 +204,5 @@ def from_dict(fields: dict[str, Any]) -> Config:
     names = [field.name for field in dataclasses.fields(Config)]
     for name in fields:
         if name not in names:
-            raise UserError(f"there is no setting {name!r}; there are: {', '.join(names)}")
+            raise UserError(f"there is no setting {name!r}{near(name, names)}; there are: {', '.join(names)}")
     return Config(**fields)

@@ -97,6 +97,7 @@ def load_scaled(file: str | Path, **options: Any) -> Posterior:
             train=lambda: torch.stack([mean - spread, mean + spread]),
             epoch=int(told["epoch"]),
             collected=int(told["collected"]),
+            shape=facts.shape,
             **({"refit_passes": 0} | options),
         )
     except (KeyError, TypeError, ValueError) as error:  # a UserError is one, too

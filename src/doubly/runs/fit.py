@@ -8,10 +8,10 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Unpack
 
 import torch
 from torch import Tensor
@@ -22,14 +22,19 @@ from doubly.data.files import Options, from_memory
 from doubly.kernels.choose import compiling, forked
 from doubly.posterior.store import Posterior
 from doubly.runs import automatic, presets, sources
-from doubly.runs.build import build, chosen_estimator, with_plan
+from doubly.runs.build import AUTO, build, chosen_estimator, with_plan
 from doubly.runs.config import MOST_THREADS, Config, from_dict
 from doubly.runs.export import load_file
+from doubly.runs.fields import ConfigFields, documented, signature_with_fields
 from doubly.runs.folder import Run
-from doubly.runs.progress import Progress, span
+from doubly.runs.plan import Budget, spent_in
+from doubly.runs.progress import Progress
+from doubly.runs.trackers import Tracker, numbers
+from doubly.runs.trackers import tracker as find_tracker
 from doubly.runs.versions import differences
+from doubly.runs.watch import Watch
 from doubly.samplers.sampler import NEAR
-from doubly.training.method import Method, latest_start, samples_per_epoch
+from doubly.training.method import Method, latest_start
 from doubly.training.protocol import Record, keeps_sample
 from doubly.training.protocol import fit as train_fit
 from doubly.training.state import State, finished, healthy, init, planned, planned_from
@@ -47,16 +52,31 @@ class Interrupted(KeyboardInterrupt):
         self.number = number
 
 
+class Listeners(NamedTuple):
+    """Who is told of a fit while it goes on."""
+
+    on_epoch: Callable[[dict[str, Any]], bool | None] | None = None
+    """Given the record of each epoch, as in metrics.jsonl; True stops the fit, which can be resumed."""
+    on_sample: Callable[[int, Tensor], bool | None] | None = None
+    """Given the number of each sample and the weights; True stops the fit, which can be resumed."""
+    tracker: Tracker | None = None
+
+
+NOBODY = Listeners()
+
+
 def fit(
     out: str | Path | None = None,
     *,
     preset: str | None = None,
     overwrite: bool = False,
     quiet: bool = False,
-    data: Any = Config.data,
-    **fields: Any,
+    on_epoch: Callable[[dict[str, Any]], bool | None] | None = None,
+    on_sample: Callable[[int, Tensor], bool | None] | None = None,
+    tracker: Tracker | str | None = None,
+    **fields: Unpack[ConfigFields],
 ) -> Run:
-    """Learn a model into the run folder `out`; the other arguments are the fields of `Config`.
+    """Learn a model into the run folder `out`; the other arguments are the settings of `doubly fit`.
 
     `data` may also be a table in memory: a DataFrame, names with lists, rows with names, an array, or a `Data`. Its
     rows are stored in the run. Without `out`, the folder is a temporary one that goes away with the `Run`.
@@ -64,19 +84,34 @@ def fit(
     >>> run = fit(data="bars", hidden=(8,), epochs=2, collect=1, theta_steps=1, quiet=True)
     >>> run.posterior().sample(3).shape
     (3, 16)
+
+    out: the run folder to make; a run that is there is replaced only with `overwrite`.
+    preset: settings of a whole method by name (`doubly.PRESETS`); arguments given beside it win over them.
+    quiet: show no progress.
+    on_epoch: called with the record of each epoch (a dictionary); if it returns True, the fit stops and can be resumed.
+    on_sample: called with the number of each sample and the weights; if it returns True, the fit stops likewise.
+    tracker: where the numbers of each epoch are also sent: tensorboard, mlflow, wandb, or an object with `start(name,
+        settings)` and `log(epoch, numbers)`.
     """
+    given: dict[str, Any] = dict(fields)
+    data = given.get("data", Config.data)
     named = isinstance(data, str | os.PathLike)
-    fields |= {"data": os.fspath(data) if named else IN_MEMORY}
-    config = presets.preset(preset, **fields) if preset else from_dict(fields)
+    given["data"] = os.fspath(data) if named else IN_MEMORY
+    config = presets.preset(preset, **given) if preset else from_dict(given)
     rows = None
     if not named:
         rows = data if isinstance(data, Data) else _from_memory(data, config)
+    listeners = Listeners(on_epoch, on_sample, find_tracker(tracker))
     if out is not None:
-        return fit_config(config, out, overwrite, quiet, data=rows)
+        return fit_config(config, out, overwrite, quiet, data=rows, listeners=listeners)
     place = tempfile.TemporaryDirectory(prefix="doubly-")
-    run = fit_config(config, Path(place.name) / "run", quiet=quiet, data=rows)
+    run = fit_config(config, Path(place.name) / "run", quiet=quiet, data=rows, listeners=listeners)
     run.temporary = place
     return run
+
+
+fit.__doc__ = documented(fit.__doc__ or "")
+fit.__dict__["__signature__"] = signature_with_fields(fit)
 
 
 def _from_memory(table: Any, config: Config) -> Data:
@@ -92,6 +127,7 @@ def fit_config(
     quiet: bool = False,
     until: float = math.inf,
     data: Data | None = None,
+    listeners: Listeners = NOBODY,
 ) -> Run:
     """Learn a model by these settings into the run folder `out`; stop early at the time `until` (`time.monotonic`).
 
@@ -101,6 +137,7 @@ def fit_config(
     in_memory, said = data is not None, config.model
     if data is None:
         config, data = automatic.read(dataclasses.replace(config, data=absolute(config.data)))
+    budget = Budget(config.minutes, 0.0, config.epochs or None, config.collect_every == AUTO)
     config, notes = automatic.settle(config, data)
     if data.kind == "mixed" and "mixed" not in said:
         notes = (
@@ -120,21 +157,28 @@ def fit_config(
         use_threads(config.threads),
         compiling(config.compile),
     ):
-        return _train(run, data, method, quiet, until, notes)
+        return _train(run, data, method, quiet, until, notes, budget, listeners)
 
 
 def resume(
-    path: str | Path, quiet: bool = False, threads: int = 0, until: float = math.inf, allow_code: bool = False
+    path: str | Path,
+    quiet: bool = False,
+    threads: int = 0,
+    until: float = math.inf,
+    allow_code: bool = False,
+    listeners: Listeners = NOBODY,
 ) -> Run:
     """Go on with a run as if it had never stopped; another number of threads changes the last bits.
 
-    With `allow_code`, code that the run brings along may be executed.
+    With `allow_code`, code that the run brings along may be executed. A run with a budget of minutes goes on with what
+    is left of it.
     """
     run = Run(path, allow_code)
     check_device(run.config.device)
     data = run.data()
     with run.locked(), use_threads(threads or run.config.threads), compiling(run.config.compile):
-        return _train(run, data, build(run.config, data), quiet, until)
+        budget = Budget(run.config.minutes, spent_in(run.metrics()), None, False)
+        return _train(run, data, build(run.config, data), quiet, until, (), budget, listeners)
 
 
 @contextmanager
@@ -161,7 +205,10 @@ def load(path: str | Path, allow_code: bool = False, **options: Any) -> Posterio
     return Run(path, allow_code).posterior_in_units(**options)
 
 
-def _train(run: Run, data: Data, method: Method, quiet: bool, until: float, notes: tuple[str, ...] = ()) -> Run:
+def _train(
+    run: Run, data: Data, method: Method, quiet: bool, until: float, notes: tuple[str, ...], budget: Budget,
+    listeners: Listeners,
+) -> Run:  # fmt: skip
     """Train from the last checkpoint, or from the start, to the end of the protocol or the time `until`."""
     train, valid = (torch.as_tensor(rows).to(run.config.device) for rows in (data.train, data.valid))
     with Progress(quiet) as progress, stop_signal() as stopped:
@@ -182,15 +229,56 @@ def _train(run: Run, data: Data, method: Method, quiet: bool, until: float, note
         _note_missing(progress, data)
         _warn_of_scale(progress, data)
         _check_plan(run.config, method, len(train))
-        while True:
-            loop = _Loop(run, method, len(train), state, progress, stopped, until)
-            try:
-                for now, record in train_fit(method, train, valid, state):
-                    if loop.ends(now, record):
-                        break
-                return run
-            except Diverged as error:
-                state = _retried(run, method, data, train, state.retried + 1, error, progress)
+        if listeners.tracker:
+            listeners.tracker.start(str(run.path), dataclasses.asdict(run.config))
+        watch = Watch(method, len(train), [record["valid"] for record in run.metrics()])
+        told = _Told(progress, watch, stopped, until, budget, listeners)
+        _go_on(run, data, method, (train, valid), state, told)
+        return run
+
+
+def _go_on(run: Run, data: Data, method: Method, rows: tuple[Tensor, Tensor], state: State, told: "_Told") -> None:
+    """Train until all is done, or somebody has enough; a chain that diverges is tried again, and plans may change."""
+    train, valid = rows
+    while not finished(method, state):
+        loop = _Loop(run, method, len(train), state, told)
+        try:
+            for now, record in train_fit(method, train, valid, state):
+                state = now
+                if loop.ends(now, record):
+                    return
+                if loop.changed:
+                    break
+        except Diverged as error:
+            state = _retried(run, method, data, train, state.retried + 1, error, told.progress)
+            continue
+        if loop.changed:  # by the budget: go on by another plan
+            run.replan(**loop.changed)
+            method = build(run.config, data)
+            told.watch.follow(method)
+            if told.watch.is_first_plan or told.budget.left <= 0:
+                told.progress.say(_plan_in_words(run.config, method, len(train), told.budget))
+
+
+def _plan_in_words(config: Config, method: Method, n_data: int, budget: Budget) -> str:
+    if budget.left <= 0:
+        return f"the {config.minutes:g} minutes are over: {method.epochs} epochs in all"
+    every = method.collect_every
+    return (
+        f"plan for {config.minutes:g} minutes: at most {method.epochs} epochs; samples {every.number} {every.unit}s "
+        f"apart, from epoch {latest_start(method, n_data) + 1} on at the latest"
+    )
+
+
+class _Told(NamedTuple):
+    """Who is told of each step, and who may end the fit."""
+
+    progress: Progress
+    watch: Watch
+    stopped: list[int]
+    until: float
+    budget: Budget
+    listeners: Listeners
 
 
 def _retried(
@@ -229,35 +317,53 @@ def _check_plan(config: Config, method: Method, n_data: int) -> None:
 class _Loop:
     """What happens around each step of training: samples, records, progress, checkpoints and stops."""
 
-    def __init__(
-        self, run: Run, method: Method, n_data: int, state: State, progress: Progress, stopped: list[int], until: float
-    ):
-        self._run, self._method, self._progress, self._stopped, self._until = run, method, progress, stopped, until
-        self._watch = _Watch(method, n_data, state)
+    def __init__(self, run: Run, method: Method, n_data: int, state: State, told: _Told):
+        self._run, self._method, self._n_data, self._told = run, method, n_data, told
         self._keeper = _Keeper(run, method, n_data, state.collected)
+        self._collected = state.collected
         self._saved_at = self._epoch_began = time.monotonic()
+        self.changed: dict[str, Any] = {}
+        """Settings of another plan, by which to go on."""
 
     def ends(self, state: State, record: Record | None) -> bool:
         """Take note of a new state, with the record of an epoch if one has just ended; True if it is time to end."""
-        now, done = time.monotonic(), finished(self._method, state)
-        over = record is not None and now >= self._until
+        now, done, stopped = time.monotonic(), finished(self._method, state), self._told.stopped
+        over = record is not None and now >= self._told.until
         self._keeper.see(state)
-        if record:
-            retried = {"retried": state.retried} if state.retried else {}
-            self._run.log(record._asdict() | {"seconds": round(now - self._epoch_began, 3)} | retried)
-            self._epoch_began = now
-        self._progress.show(self._watch.line(state, record), last=done)
+        enough = self._tell(state, record, now)
+        done = done or (self.changed.get("epochs") == state.epoch)
+        self._told.watch.show(self._told.progress, state, record, done, self._told.budget.left)
         if done:
-            _tell_temperature(self._progress, self._method, self._run.metrics())
-        if done or over or self._stopped or self._is_due(state, record, now):
+            _tell_temperature(self._told.progress, self._method, self._run.metrics())
+        if done or over or enough or stopped or self.changed or self._is_due(state, record, now):
             self._save(state)
-        if self._stopped and not done:
+        if stopped and not done:
             raise Interrupted(
                 f"stopped in epoch {state.epoch + 1} after mini-batch {state.batch}, all saved; "
                 f"go on with: doubly resume {shlex.quote(str(self._run.path))}",
-                self._stopped[0],
+                stopped[0],
             )
-        return over
+        return over or enough
+
+    def _tell(self, state: State, record: Record | None, now: float) -> bool:
+        """Log the epoch, tell the listeners, and look at the budget; True if a listener has enough."""
+        enough, listeners = False, self._told.listeners
+        if state.collected > self._collected:
+            self._collected = state.collected
+            if listeners.on_sample:
+                enough = listeners.on_sample(state.collected, state.theta.theta.clone()) is True
+        if record is None:
+            return enough
+        seconds = round(now - self._epoch_began, 3)
+        self._epoch_began = now
+        logged = record._asdict() | {"seconds": seconds} | ({"retried": state.retried} if state.retried else {})
+        self._run.log(logged)
+        self.changed = self._told.budget.look(self._method, state, seconds, self._n_data)
+        if listeners.tracker:
+            listeners.tracker.log(record.epoch, numbers(logged))
+        if listeners.on_epoch:
+            enough = listeners.on_epoch(logged) is True or enough
+        return enough
 
     def _is_due(self, state: State, record: Record | None, now: float) -> bool:
         """Whether a checkpoint is due, by epochs or by minutes."""
@@ -292,43 +398,6 @@ class _Keeper:
         in_all = planned(self._method, state, self._n_data)
         if keeps_sample(state.collected, in_all, self._keep, self._method.window):
             self._run.keep(state.collected, state.window.float())
-
-
-class _Watch:
-    """The line that shows where a fit stands: epoch, speed, time left, validation."""
-
-    def __init__(self, method: Method, n_data: int, state: State):
-        self._method = method
-        self._n_data = n_data
-        self._batches = math.ceil(n_data / method.batch)
-        self._started = time.monotonic()
-        self._first = self._done(state)
-        self._valid, self._step = "valid -", ""
-
-    def line(self, state: State, record: Record | None) -> str:
-        if record:
-            self._valid = f"valid {record.valid:.3f}" + (f" ± {record.valid_stderr:.3f}" if record.valid_stderr else "")
-            self._step = f"  step {record.step:.2g}" if self._method.step == "auto" else ""
-        speed = (self._done(state) - self._first) / max(time.monotonic() - self._started, 1e-9)
-        if state.began is not None:
-            in_all = planned(self._method, state, self._n_data)
-            phase = f"collecting {state.collected}/{in_all}"
-            left = math.ceil((in_all - state.collected) / samples_per_epoch(self._method, self._n_data))
-            bound = ""
-        else:
-            phase = f"no better for {state.stale} of {self._method.patience} epochs" if state.stale else "rising"
-            left = self._method.epochs - state.epoch
-            bound = "at most "
-        left = min(left, self._method.epochs - state.epoch)
-        seconds = (left * self._batches - state.batch) / max(speed, 1e-9)
-        steps = speed * self._method.theta_steps
-        return (
-            f"epoch {state.epoch + (record is None)}  {steps:.0f} steps/s  {bound}{span(seconds)} left  "
-            f"{self._valid}{self._step}  {phase}"
-        )
-
-    def _done(self, state: State) -> int:
-        return state.epoch * self._batches + state.batch
 
 
 @contextmanager

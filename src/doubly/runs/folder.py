@@ -32,6 +32,7 @@ from torch import Tensor
 
 from doubly import __version__
 from doubly.core.codec import to_tensors
+from doubly.core.documented import html_table
 from doubly.core.errors import Damaged, DiskError, RunWarning, UserError
 from doubly.core.files import LOCK, Folder, is_temporary
 from doubly.core.sealed import MOST_JSON, dump_json, dump_tensors, load_json, load_tensors, parse_json
@@ -96,7 +97,30 @@ class Run:
         self._good = False  # whether the newest checkpoint is known to be sound, and worth keeping when the next comes
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r})"
+        told = {name: value for name, value in self._told().items() if name in ("model", "epochs", "valid")}
+        return f"Run({str(self.path)!r}{''.join(f', {name}={value}' for name, value in told.items())})"
+
+    def _repr_html_(self) -> str:
+        return html_table(f"Run {self.path}", self._told())
+
+    def _told(self) -> dict[str, str]:
+        """What a reader wants to see of it first; nothing of what is damaged."""
+        config = self.config
+        told = {
+            "data": Path(config.data).name,
+            "model": "-".join([config.model, *map(str, config.hidden)]),
+            "sampler": config.sampler,
+        }
+        try:
+            content = self.folder.read("metrics.jsonl") or b""
+        except UserError:
+            return told
+        found, _ = records.read(content, self.format > 1)
+        if found and isinstance(found[-1].get("valid"), float):
+            told["epochs"] = f"{found[-1]['epoch']} of at most {config.epochs}"
+            told["samples"] = str(found[-1].get("collected"))
+            told["valid"] = f"{found[-1]['valid']:.3f}"
+        return told
 
     def _read_config(self) -> Config:
         file = self.path / "config.json"
@@ -186,8 +210,12 @@ class Run:
     def plan(self, epochs: int) -> None:
         """Change the number of epochs; what has been done stays as it is."""
         with self.locked():
-            self.config = dataclasses.replace(self.config, epochs=epochs)
-            self.folder.write("config.json", _config_json(self.config, self.format))
+            self.replan(epochs=epochs)
+
+    def replan(self, **fields: Any) -> None:
+        """Change settings of the plan, while the run is locked."""
+        self.config = dataclasses.replace(self.config, **fields)
+        self.folder.write("config.json", _config_json(self.config, self.format))
 
     @property
     def checkpoint(self) -> Path:
@@ -383,6 +411,8 @@ class Run:
             collected=state.collected,
             train=lambda: torch.as_tensor(self.data().train).to(device),
             cache=FileCache(self.folder, device, required=self.format > 1),
+            shape=self.facts.shape,
+            records=self.metrics,
             **options,
         )
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from doubly.core.errors import UserError
+from doubly.core.errors import UserError, near
 from doubly.runs.config import Config, from_dict
 
 # the paper's settings, on which its method and its rivals are built; the defaults of `Config` are other ones
@@ -15,7 +15,6 @@ _PAPER = {
     "draws": 5,
     "phi_step": 3e-4,
     "theta_steps": 10,
-    "valid_draws": 100,
     "patience": 10,
     "min_epochs": 10,
     "epochs": 1000,
@@ -46,7 +45,6 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
             "phi_step": 1e-3,
             "resample": False,
             "theta_steps": 1,
-            "valid_draws": 20,
             "patience": 100,
             "min_epochs": 100,
             "epochs": 10_000,
@@ -95,5 +93,5 @@ def preset(name: str, **overrides: Any) -> Config:
     True
     """
     if name not in PRESETS:
-        raise UserError(f"no preset is called {name!r}; there are: {', '.join(PRESETS)}")
+        raise UserError(f"no preset is called {name!r}{near(name, PRESETS)}; there are: {', '.join(PRESETS)}")
     return from_dict(PRESETS[name][1] | overrides)

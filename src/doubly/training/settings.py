@@ -18,15 +18,15 @@ class Settings:
     """How long, how often and by which steps."""
 
     step: Step = 0.005
-    """The sampler's step for the mean log-likelihood of a row (the paper's gamma, per-batch learning rate); auto
-    measures a step for each weight until samples are collected (sampler thermostat or sms-ubu)."""
+    """Step size of the sampler, like a learning rate for the mean over rows; auto measures one for each weight during
+    burn-in (thermostat, sms-ubu), or takes the sampler's usual one."""
     phi_step: float = 3e-4
-    """Adam's step for the proposal."""
+    """Learning rate of the proposal (Adam)."""
     warmup: int = 0
-    """Epochs of Adam towards a mode before sampling starts; the chain then has `patience` epochs to leave it before
+    """Epochs of plain optimisation (Adam) before sampling starts; the chain then has `patience` epochs to settle before
     validation counts."""
     warmup_step: float = 1e-3
-    """Adam's step during warm-up."""
+    """Learning rate of that optimisation."""
     batch: int = 100
     """Rows in a mini-batch."""
     theta_steps: int = 10
@@ -34,21 +34,22 @@ class Settings:
     phi_steps: int = 1
     """Steps of the proposal after each step of the sampler."""
     resample: bool = False
-    """Draw the latent variables afresh between the two updates, as the paper does; doubles the cost of a step."""
+    """Draw the latent variables afresh for the proposal's update, as the paper does; doubles the cost of a step."""
     phi_first: bool = False
-    """Move the proposal before the weights in each step, as the reference implementation does."""
+    """Move the proposal before the weights in each step, as the paper's released code does."""
     valid_draws: int = 100
-    """Draws for the validation log-likelihood after each epoch; with Gibbs chains, temperatures of annealing."""
+    """Draws for the validation log-likelihood after each epoch; temperatures of annealing where latent variables are
+    remembered."""
     patience: int = 10
-    """Collect samples once validation has not risen for this many epochs…"""
+    """Burn-in ends once validation has not risen for this many epochs…"""
     min_epochs: int = 10
     """…but not before this many."""
     epochs: int = 1000
-    """At most this many epochs in all, collecting included."""
+    """Passes over the data in all, at most, samples included."""
     collect: int = 100
-    """Samples of the weights to collect (the paper's M)."""
+    """Samples of the weights to take after burn-in."""
     window: int = 1
-    """Average this many consecutive samples, and keep such averages in place of single samples."""
+    """Average this many consecutive samples, and store such averages in place of single samples."""
     seed: int = 0
     """Seed of every random number."""
 
