@@ -335,6 +335,7 @@ class Posterior:
         possible = self._format.layer.nearest(torch.zeros(1, self._format.layer.n_out))
         one = self._format.tensor(possible.numpy())
         chosen = anneals and self.choose(how, one, None, of).estimator == "annealing"
+        self.tidy()  # of the trial
         return Scorer(how.draws.draws, path if chosen else None, seed)
 
     def encode(self, x: np.ndarray, draws: int = 100, of: Of = "mean", seed: int = 0) -> list[np.ndarray]:
