@@ -399,6 +399,11 @@ def test_an_evaluation_that_is_stopped_goes_on_where_it_was(run, tmp_path, monke
     np.savetxt(tmp_path / "x.csv", x, fmt="%d", delimiter=",")
     how = {"draws": 2000, "refit": 1, "memory": 0.05, "threads": 1}
     evaluate(run.path, x=x, quiet=True, **how | {"draws": 1})  # the proposal is fitted, so that scoring is told first
+
+    def unfinished() -> set[Path]:
+        return set((run.path / "evaluations").glob("unfinished-*"))
+
+    before_it = unfinished()  # of other tests of this run
     flags = [part for name, value in how.items() for part in (f"--{name}", str(value))]
 
     def told(self: Progress, message: str, last: bool = False) -> None:
@@ -415,7 +420,7 @@ def test_an_evaluation_that_is_stopped_goes_on_where_it_was(run, tmp_path, monke
         monkeypatch.undo()
     assert stop.value.code == 128 + signal.SIGTERM
     assert "goes on from there" in capsys.readouterr().err.splitlines()[-1]
-    (left,) = (run.path / "evaluations").glob("unfinished-*")
+    (left,) = unfinished() - before_it
     resumed = evaluate(run.path, x=x, quiet=True, **how)
     assert not left.exists(), "it was taken up and finished"
     afresh = evaluate(run.path, x=x, quiet=True, **how)

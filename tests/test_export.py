@@ -3,6 +3,7 @@
 import io
 import json
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 import doubly
 from doubly import UserError, cli
+from doubly.core.errors import RunWarning
+from doubly.runs.export import FORMAT
 from doubly.runs.folder import Run
 from test_tables import table, written
 
@@ -82,7 +85,7 @@ def remade(exported, tmp_path, change=None, extra=None, compress=zipfile.ZIP_STO
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ({"change": lambda told: told.update(format=9)}, "another version"),
+        ({"change": lambda told: told.update(format=9)}, "newer than doubly"),
         ({"change": lambda told: told["config"].update(hidden=[7])}, "weights of its model"),
         ({"change": lambda told: told["config"].update(model="evil.py:Layer")}, "names code"),
         ({"change": lambda told: told["config"].update(nonsense=1)}, "nonsense"),
@@ -107,3 +110,29 @@ def test_the_name_says_what_it_is(exported, capsys):
     with pytest.raises(SystemExit):
         cli.main(["export", str(exported / "run"), str(exported / "m.zip")])
     assert "ending in .doubly" in capsys.readouterr().err
+
+
+FIXTURE = Path(__file__).with_name("fixtures") / "export-format-1.doubly"
+
+
+def test_a_file_of_format_1_opens_without_a_word(recwarn):
+    """Written by the version before format 2: doubly fit --data bars --hidden 2, then export."""
+    posterior = doubly.load(FIXTURE)
+    assert posterior.sample(4).shape == (4, 16)
+    assert np.isfinite(posterior.log_likelihood(np.eye(16)[:3], draws=5)).all()
+    assert not [each for each in recwarn if issubclass(each.category, RunWarning)]
+
+
+def test_formats_and_absent_settings_are_told(exported, tmp_path):
+    with zipfile.ZipFile(exported / "m.doubly") as archive:
+        told = json.loads(archive.read("model.json"))
+    assert told["format"] == FORMAT
+    assert {"doubly", "torch", "numba", "kernels", "threads"} <= told["made"].keys()
+    newer = remade(exported, tmp_path, lambda told: told.update(format=FORMAT + 1))
+    with pytest.raises(UserError, match=rf"has format {FORMAT + 1}, which is newer .* update doubly"):
+        doubly.load(newer)
+    with pytest.raises(UserError, match="no format number"):
+        doubly.load(remade(exported, tmp_path, lambda told: told.update(format=None)))
+    lacking = remade(exported, tmp_path, lambda told: told["config"].pop("friction"))
+    with pytest.warns(RunWarning, match="does not say friction"):
+        doubly.load(lacking)

@@ -16,7 +16,8 @@ from scipy import stats
 from torch import Tensor
 
 from doubly.core.errors import UserError
-from doubly.kernels import bernoulli, choose, darn, gibbs, linear, nade, noise
+from doubly.kernels import bernoulli, choose, compiled, darn, gibbs, linear, nade, noise
+from doubly.kernels.compiled import PREFIX, _Files
 from doubly.kernels.rows import as_arrays, as_rows
 
 pytest.importorskip("numba")
@@ -126,15 +127,43 @@ def test_plain_kernels_do_not_load_numba():
     assert run(code, DOUBLY_KERNELS="0").stdout == "False\n"
 
 
-def test_compiling_is_announced_once_and_cached(tmp_path):
-    code = "import torch; from doubly.kernels import choose; torch.set_num_threads(1); a = torch.zeros(2, 3).numpy()"
-    code += "; kernel = choose.loops().weighted_sum; kernel(a[:, 0].copy(), a, a); kernel(a[:, 0].copy(), a[:1], a[:1])"
-    code += "; print(torch.get_num_threads())"
+def test_compiling_is_announced_once_and_cached_and_gives_the_same_bits(tmp_path):
+    """`heated` calls functions that LLVM optimises otherwise where they stand alone, as in a process that compiles."""
+    code = "import numpy as np, torch; from doubly.kernels import choose; torch.set_num_threads(1)"
+    code += "; a = [abs(np.random.default_rng(0).standard_normal((146), np.float32)) for _ in range(8)]"
+    code += "; choose.loops().heated(*a[:5], 0.1, 1.0, 0.01, 30.0, 0.001, 20.0, *a[5:], np.uint32(7), np.uint32(8))"
+    code += "; print(torch.get_num_threads(), np.concatenate(a).tobytes().hex())"
     first, second = (run(code, NUMBA_CACHE_DIR=str(tmp_path), DOUBLY_KERNELS="1") for _ in range(2))
     assert first.stderr.count("\n") == 1
     assert "compiling" in first.stderr
     assert second.stderr == ""
-    assert first.stdout == second.stdout == "1\n"  # Numba has not changed the number of PyTorch's threads
+    assert first.stdout == second.stdout
+    assert first.stdout.startswith("1 ")  # Numba has not changed the number of PyTorch's threads
+
+
+def test_compiled_code_is_kept_by_what_it_is_for_and_damage_is_noticed(tmp_path):
+    first, second = _Files(tmp_path / "folder", "f"), _Files(tmp_path / "folder", "f")
+    first.save("one type", "its code")
+    second.save("another", "other code")  # as a process does that began at the same time
+    assert (first.load("one type"), first.load("another"), first.load("a third")) == ("its code", "other code", None)
+    file = first._file("one type")
+    file.write_bytes(file.read_bytes()[:-1])
+    assert first.load("one type") is None
+    (tmp_path / "file").touch()
+    _Files(tmp_path / "file", "f").save("one type", "its code")  # cannot be written: it is not kept
+
+
+def test_old_versions_of_compiled_code_are_swept(tmp_path):
+    for i in range(6):
+        folder = tmp_path / f"{PREFIX}{i}"
+        _Files(folder, "f").save("key", "code")
+        os.utime(folder, (i, i))
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == [f"{PREFIX}{i}" for i in range(2, 6)]
+
+
+def test_loops_run_where_nothing_can_be_kept(monkeypatch):
+    monkeypatch.setattr(compiled, "_Cache", Mock(side_effect=RuntimeError("no locator available")))
+    assert compiled.kernel()(lambda x: x + 1)(2) == 3
 
 
 @pytest.mark.parametrize("own", [(4,), (3, 4), (1, 4), (1, 3, 4), (2, 1, 4), (2, 3, 4), (2, 3, 1)])

@@ -2,6 +2,7 @@
 
 choose       which kernels run
 rows         tensors as the rows of arrays
+compiled     how fused loops are compiled and kept on disk
 loops        all fused loops, in one file for Numba's cache
 noise        counter-based random numbers
 weights      importance weights and what they are worth

@@ -1,7 +1,7 @@
 """The compiled loops behind the fused kernels: Numba, float32, parallel over rows with the OpenMP layer.
 
-Imported only when a fused kernel runs, for Numba takes a while to load. All loops stand in this one file because the
-disk cache of Numba looks at the file of the outermost function only: a helper elsewhere could change unnoticed.
+Imported only when a fused kernel runs, for Numba takes a while to load. All loops stand in this one file because their
+cache (`kernels/compiled.py`) looks at this file only: a helper elsewhere could change unnoticed.
 
 Every value is worked out by one thread, or summed over parts whose bounds depend on the sizes alone, so the number of
 threads changes nothing. `fastmath` is confined to flags under which NaN and infinity stay what they are.
@@ -17,6 +17,8 @@ from numba.core import cgutils, event
 from numba.extending import intrinsic
 from numpy import float32, float64, int32, int64, uint32, uint64
 
+from doubly.kernels.compiled import kernel
+
 # without the numpy error model a division may raise, and a loop that may be left early is not vectorised
 _exact = njit(forceinline=True, error_model="numpy", fastmath={"contract"})
 # reductions are vectorised only where the order of a sum is free
@@ -25,7 +27,7 @@ _inlined = njit(forceinline=True, error_model="numpy", fastmath={"contract", "re
 # without memory of its own, a function need not count who holds an array, which takes longer than a short loop
 _uncounted = njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz"}, _nrt=False)  # type: ignore[call-overload]
 # the bodies of parallel loops are calls: whatever stands in them is slow to compile
-_kernel = njit(parallel=True, cache=True, error_model="numpy")
+_kernel = kernel(parallel=True, error_model="numpy")
 
 ZERO, ONE = float32(0), float32(1)
 LOG2_E = float32(1.4426950408889634)
@@ -186,7 +188,7 @@ def normal(out, key_low, key_high):
 # Importance weights of a mini-batch: too few for threads.
 
 
-@njit(cache=True, error_model="numpy")
+@kernel(error_model="numpy")
 def summarise(log_p, log_q, weight, means):
     """Normalised weights (S, B), and means over the rows of log mean weight and of effective draws."""
     draws, rows = log_p.shape

@@ -359,6 +359,7 @@ class Posterior:
         layer = self._format.layer
         one = self._format.tensor(layer.nearest(torch.zeros(1, layer.n_out)).numpy())  # any row that there can be
         chosen = anneals and self.choose(how, one, None, of).estimator == "annealing"
+        self.tidy()  # of the trial
         return Scorer(how.draws.draws, path if chosen else None, seed)
 
     def encode(self, x: np.ndarray, draws: int = 100, of: Of = "mean", seed: int = 0) -> list[np.ndarray]:

@@ -7,6 +7,7 @@ these, only the mean and the spread of each column go along: chains that impute 
 import dataclasses
 import io
 import json
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,20 @@ import safetensors.torch
 import torch
 
 from doubly import __version__
-from doubly.core.errors import UserError
+from doubly.core.errors import RunWarning, UserError
 from doubly.core.files import write
 from doubly.data import Columns
 from doubly.posterior.store import Posterior
 from doubly.posterior.units import PosteriorInUnits
 from doubly.runs import sources
 from doubly.runs.build import Facts, build
-from doubly.runs.config import from_dict
+from doubly.runs.config import Config, from_dict
 from doubly.runs.folder import Run
+from doubly.runs.versions import made_with
 from doubly.training.state import moments
 
 SUFFIX = ".doubly"
-FORMAT = 1
+FORMAT = 2  # 1 did not say what had computed the weights
 PARTS = ("model.json", "weights.safetensors")
 MOST_JSON, MOST_WEIGHTS = 2**26, 2**32  # bytes
 
@@ -50,6 +52,7 @@ def export(run: Run, file: str | Path, refit: int = 100) -> Path:
     told: dict[str, Any] = {
         "format": FORMAT,
         "version": __version__,
+        "made": made_with(run.config.threads),
         "config": dataclasses.asdict(dataclasses.replace(run.config, data="")),  # a path says more than it should
         "facts": facts._asdict(),
         "columns": run.columns.as_json() if run.columns else None,
@@ -77,6 +80,9 @@ def load_scaled(file: str | Path, **options: Any) -> Posterior:
     path = Path(file)
     told, weights = _parts(path)
     try:
+        if absent := {field.name for field in dataclasses.fields(Config)} - set(told["config"]):
+            said = f"{path} does not say {', '.join(sorted(absent))}: taking the defaults of doubly {__version__}"
+            warnings.warn(said, RunWarning, stacklevel=2)
         config = from_dict(told["config"] | {"data": "digits"})
         own = [name for field, text in sources._texts(config) for name in sources._own_files(field, text)]
         if own:
@@ -136,8 +142,13 @@ def _parts(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         raise UserError(f"{path} is damaged, or no file of doubly export: {error}") from None
     except safetensors.SafetensorError as error:
         raise UserError(f"{path} is damaged: {error}") from None
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
-        raise UserError(f"{path} is of another version of doubly, or no file of doubly export")
+    if not isinstance(told, dict) or type(told.get("format")) is not int or told["format"] < 1:
+        raise UserError(f"{path} is damaged, or no file of doubly export: it has no format number")
+    if told["format"] > FORMAT:
+        raise UserError(
+            f"{path} has format {told['format']}, which is newer than doubly {__version__} can read (up to {FORMAT}): "
+            "update doubly"
+        )
     return told, {name: tensor.clone() for name, tensor in weights.items()}
 
 
