@@ -6,7 +6,7 @@ RUN ?= runs/digits
 # what `make run` fits; shorten it with FIT="--epochs 4 --collect 2"
 FIT ?= --hidden 100 --step 0.02 --phi-step 1e-3 --epochs 100 --collect 40 --keep 5
 
-.PHONY: setup run test quick check bench bench-quality study calibrate mutate figures docs torture setup-browser
+.PHONY: setup run test quick check bench bench-quality bench-tables study calibrate mutate figures docs torture setup-browser
 
 setup: $(VENV)/.installed
 
@@ -56,6 +56,11 @@ torture: setup
 # go on after an interruption with QUALITY=--resume
 bench-quality: setup
 	$(BIN)/python benchmarks/quality.py $(QUALITY)
+
+# Missing cells of tables against simpler ways; goes on where it was stopped. The tables of files lie in $DOUBLY_DATA.
+bench-tables: setup
+	$(BIN)/python benchmarks/tables.py $(TABLES)
+	$(BIN)/python benchmarks/tables.py --page
 
 # what each setting does; goes on by itself after an interruption
 study: setup

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
-from scipy.special import expit, logsumexp
+from scipy.special import expit
 from sklearn import datasets
 from sklearn.ensemble import (
     ExtraTreesClassifier,
@@ -286,7 +286,8 @@ def em(hidden: Hidden, seed: int) -> Answer:
     real = [c.kind in ("real", "integer") for c in hidden.columns.columns]
     log_prob = _alone(hidden, reals=False).sum(1)
     if any(real):
-        at = np.concatenate([np.arange(p.entries.start, p.entries.stop) for p, r in zip(hidden.parts, real, strict=False) if r])
+        wanted = [part.entries.start for part, is_real in zip(hidden.parts, real, strict=True) if is_real]
+        at = np.array(wanted)
         seen, whole = hidden.matrix[:, at], hidden.truth[:, at].copy()
         whole[~hidden.entries[:, at] & np.isnan(seen)] = np.nan
         alone = gaussian if len(at) == rows.shape[1] else gaussian_by_em(torch.as_tensor(seen))
@@ -308,7 +309,7 @@ PEERS: dict[str, Callable[[Hidden, int], Answer]] = {
 # Measures
 
 
-def measures(hidden: Hidden, answer: Answer) -> dict[str, float]:
+def measures(hidden: Hidden, answer: Answer) -> dict[str, float]:  # noqa: C901
     """Means over columns and cells that were hidden; what a method does not say is left out.
 
     error: mean over columns of RMSE / standard deviation, or error rate / error rate of the commonest level.
@@ -367,9 +368,3 @@ def _spread(answer: Answer, rows: Numbers, at: int, true: Numbers) -> tuple[Numb
     ranks = (2 * np.arange(1, m + 1) - m - 1)[:, None]
     between = 2 * (ranks * drawn).sum(0) / (m * (m - 1))  # mean distance of two draws
     return (low <= true) & (true <= high), high - low, np.abs(drawn - true).mean(0) - between / 2
-
-
-def mixture_log_prob(parts: Numbers, weights: Numbers) -> Numbers:
-    """log of a weighted mean of densities (models, rows)."""
-    found: Numbers = logsumexp(parts, axis=0, b=weights[:, None])
-    return found

@@ -17,7 +17,7 @@ import torch
 
 from doubly.analysis.tables import complete, log_missing
 from doubly.runs.learn import learn
-from table_peers import MECHANISMS, PEERS, TABLES, Answer, Hidden, hide, measures
+from table_peers import MECHANISMS, PEERS, TABLES, TUNED_ON, Answer, Hidden, hide, measures
 
 STORE = Path(__file__).with_name("tables.json")
 MINUTES = 0.5  # of one core
@@ -80,6 +80,103 @@ def _stored(store: Path) -> dict[str, Any]:
     return json.loads(store.read_text()) if store.exists() else {}
 
 
+# The page
+
+PAGE = Path(__file__).parents[1] / "docs" / "reports" / "tables.md"
+MEASURES = {
+    "error": ("Error", "RMSE / standard deviation, or error rate / that of the commonest level; mean over columns"),
+    "crps": ("CRPS", "of real columns, in standard deviations"),
+    "log_prob": ("log p(missing given observed)", "nats for each hidden cell, numbers in standard deviations"),
+    "cover": ("Coverage of 90 % intervals", "of real columns; 0.87 to 0.93 is wanted"),
+    "width": ("Width of 90 % intervals", "in standard deviations"),
+    "cpu": ("CPU seconds", "one thread, a crowded machine"),
+}
+OURS = "doubly, mixtures alone"
+
+
+HOW = """## How
+
+`make bench-tables` (`benchmarks/tables.py`): cells of nine public tables are hidden, every method completes them, and
+what was hidden is scored. mcar: any cell, by chance. mar: cells of two thirds of the columns, by what the other third
+says, which stays. One seed (0), so there are no error bars: a few per cent in one setting mean nothing. The machine
+has 2 cores and was crowded; one thread. The library has 30 seconds of one core.
+
+Kinds of mixtures, shrinkage and inflation were settled on {tuned}; what the library says of the other
+tables was not looked at before this run. On these, its error is {median:.2f} of the best peer's (median).
+
+Peers: chained trees and forests (missForest-like, 5 rounds, 50 trees) have normal intervals of their out-of-bag error;
+chained ridges have ten draws of scikit-learn's IterativeImputer; neighbours have no intervals. Only columns alone, the
+normal by EM (of mixed tables: of the real columns, with the others independent) and this library are densities and
+have log p. Digits are 600 rows of 16 counts. Levels and units are those of the whole table, for all methods.
+
+## What was not measured
+
+* The default also lets models with latents compete for a weight. The tables here are of `learn(latents=False)`: on a
+  crowded machine there was no time for more. A longer fit may give them a share; that is not shown.
+* Binary tables (nltcs, plants, jester) against a MADE; several seeds; MIWAE-like settings by themselves; breast cancer
+  by mar.
+
+## Where it loses, and why
+
+The reasons are guesses; they were not tested.
+
+* iris, mar: few rows are seen where cells are hidden, and there classes extrapolate worse than one line does.
+* A category is independent of the rest within a class: penguins and titanic at 20 % are behind by 1 %.
+* Intervals of concrete and digits at 20 % are too wide: spikes at zero are narrower than a class can be.
+"""
+
+
+def write_page(results: dict[str, Any]) -> None:
+    """docs/reports/tables.md from what is stored."""
+    settings = sorted({tuple(key.split(" | ")[:3]) for key in results if key.endswith(OURS)})
+
+    def of(setting: tuple[str, ...], method: str, measure: str) -> float | None:
+        found = results.get(" | ".join([*setting, method]), {}).get(measure)
+        return None if found is None else float(found)
+
+    def against(measure: str, method: str) -> list[float]:
+        both = [(of(s, OURS, measure), of(s, method, measure)) for s in settings]
+        return [a / b for a, b in both if a is not None and b is not None]
+
+    def firsts(measure: str) -> int:
+        sign = -1 if measure == "log_prob" else 1
+        return sum(
+            all(sign * (of(s, OURS, measure) or 0) <= sign * found for found in _found(s, measure)) for s in settings
+        )
+
+    def _found(setting: tuple[str, ...], measure: str) -> list[float]:
+        return [found for method in PEERS if (found := of(setting, method, measure)) is not None]
+
+    em, forests = against("error", "normal by EM"), against("error", "chained forests")
+    best = {s: (of(s, OURS, "error") or 0) / min(_found(s, "error")) for s in settings}
+    far = [f"{s[0]} ({s[1]}, {ratio:.2f})" for s, ratio in best.items() if ratio > 1.05]
+    cover = [of(s, OURS, "cover") or 0 for s in settings]
+    n = len(settings)
+    untouched = [ratio for s, ratio in best.items() if s[0] not in TUNED_ON]
+    lines = [
+        "# Missing cells of tables",
+        "",
+        f"1. Against a normal by EM the error is {np.median(em):.2f} of it (median of {n} settings), at worst "
+        f"{max(em):.2f}; {sum(r > 1.02 for r in em)} are worse by more than 2 %.",
+        f"2. Against chained forests it is {np.median(forests):.2f} (median), at worst {max(forests):.2f}.",
+        f"3. Within 5 % of the best peer in {n - len(far)} of {n}; not in: {', '.join(far) or 'none'}.",
+        f"4. Best CRPS in {firsts('crps')}, best log p in {firsts('log_prob')} of {n}; 90 % intervals cover "
+        f"{min(cover):.2f} to {max(cover):.2f}, {sum(0.87 <= c <= 0.93 for c in cover)} of them 0.87 to 0.93.",
+        "5. One seed, and the mixtures of the stack alone: models with latents were not measured here (see below).",
+        "",
+        HOW.format(tuned=", ".join(TUNED_ON), median=np.median(untouched)),
+    ]
+    for measure, (title, what) in MEASURES.items():
+        lines += [f"## {title}", "", f"{what[0].upper()}{what[1:]}.", ""]
+        lines += ["| table | cells | " + " | ".join([*PEERS, OURS]) + " |", "|---" * (len(PEERS) + 3) + "|"]
+        for setting in settings:
+            numbers = [of(setting, method, measure) for method in [*PEERS, OURS]]
+            shown = ["" if number is None else f"{number:.{1 if measure == 'cpu' else 3}f}" for number in numbers]
+            lines.append(f"| {setting[0]} | {setting[1]} | " + " | ".join(shown) + " |")
+        lines.append("")
+    PAGE.write_text("\n".join(lines))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tables", nargs="*", default=list(TABLES), choices=TABLES)
@@ -88,7 +185,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--store", type=Path, default=STORE)
     parser.add_argument("--again", action="store_true", help="replace results that are there")
+    parser.add_argument("--page", action="store_true", help="only write the page, from what is stored")
     args = parser.parse_args()
+    if args.page:
+        write_page(_stored(args.store))
+        return
     torch.set_num_threads(1)
     run(args.store, args.tables, args.methods, args.mechanisms, args.seeds, args.again)
 
