@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from doubly.runs.mixture import Layout, Mixture, by_em, conditioned
-from doubly.runs.stack import answering, contest, designs, hold_out, kept, stacked
+from doubly.runs.stack import answering, contest, designs, hold_out, pruned, stacked
 
 LAYOUT = Layout.of("r-c3-r-b", 6)
 SHARE = torch.tensor([0.3, 0.7], dtype=torch.float64)
@@ -146,9 +146,9 @@ def test_stacking_finds_the_best_weights():
     worse everywhere gets nothing."""
     scores = torch.full((3, 1000), -9.0, dtype=torch.float64)
     scores[0, :300], scores[1, 300:], scores[2] = 0.0, 0.0, -30.0
-    weight = kept(stacked(scores))
+    weight = pruned(stacked(scores))
     np.testing.assert_allclose(weight, [0.3, 0.7, 0], atol=0.01)
-    assert kept(torch.tensor([0.01, 0.99], dtype=torch.float64)).tolist() == [0, 1]
+    assert pruned(torch.tensor([0.01, 0.99], dtype=torch.float64)).tolist() == [0, 1]
 
 
 def test_the_right_number_of_classes_is_weighed_and_answers():
@@ -159,7 +159,7 @@ def test_the_right_number_of_classes_is_weighed_and_answers():
     sums = {each.design.name: float(each.scores.sum()) for each in entrants}
     assert sums["2 classes"] > sums["normal by EM"]
     assert len(contest(LAYOUT, held, 0, lambda: False)) == 1
-    weight = kept(stacked(torch.stack([each.scores for each in entrants])))
+    weight = pruned(stacked(torch.stack([each.scores for each in entrants])))
     chosen = [(each.design, float(w)) for each, w in zip(entrants, weight, strict=True) if w > 0]
     found = answering([d for d, _ in chosen], [w for _, w in chosen], LAYOUT, rows, 0, lambda: True)
     assert sum(w for w, _ in found) == pytest.approx(1)

@@ -5,6 +5,7 @@ closed form and models with latents; some observed cells are hidden from all of 
 gives its weight.
 """
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from doubly.runs.baseline import Baselines, baselines, started_from
 from doubly.runs.build import Facts, build
 from doubly.runs.config import Config
 from doubly.runs.mixture import Layout, Mixture
-from doubly.runs.stack import Held, answering, contest, hold_out, kept, stacked
+from doubly.runs.stack import Held, answering, contest, hold_out, pruned, stacked
 from doubly.training import protocol
 from doubly.training.method import Method, mover
 from doubly.training.refit import Halfway, refit
@@ -146,10 +147,10 @@ def _learn_mixed(
             lambda name, found: tell(f"{name}: log p of a hidden cell {found * len(some) / cells:.3f}"),
         )
         for racer in racing:
-            scores[racer.name] = held.score(lambda x, racer=racer: _log_prob(racer.pair, x, seed))
+            scores[racer.name] = held.score(functools.partial(_log_prob, racer.pair, seed=seed))
     best = racing[0]
     names = [*(each.design.name for each in entrants), *([best.name] if latents else [])]
-    weight = kept(stacked(torch.stack([scores[name] for name in names])))
+    weight = pruned(stacked(torch.stack([scores[name] for name in names])))
     together = torch.stack([scores[name] + weight[at].log() for at, name in enumerate(names) if weight[at] > 0])
     told = {name: float(found.sum()) / held.cells for name, found in scores.items()}
     told["stack"] = float(together.logsumexp(0).sum()) / held.cells

@@ -62,7 +62,7 @@ def stacked(scores: Tensor) -> Tensor:
     return weight
 
 
-def kept(weight: Tensor) -> Tensor:
+def pruned(weight: Tensor) -> Tensor:
     """The same without those that are small."""
     weight = torch.where(weight < min(LEAST_WEIGHT, float(weight.max())), 0.0, weight)
     return weight / weight.sum()
