@@ -7,7 +7,7 @@ RUN ?= runs/digits
 # without use on so few rows; with 1 the validation log-likelihood is 1.5 nats higher
 FIT ?= --hidden 50 --prior student-t:scale=1 --epochs 800 --collect 40
 
-.PHONY: setup run test quick check bench bench-quality study calibrate mutate figures docs torture setup-browser
+.PHONY: setup run test quick check bench bench-quality bench-tables study calibrate mutate figures docs torture setup-browser
 
 setup: $(VENV)/.installed
 
@@ -57,6 +57,11 @@ torture: setup
 # go on after an interruption with QUALITY=--resume
 bench-quality: setup
 	$(BIN)/python benchmarks/quality.py $(QUALITY)
+
+# Missing cells of tables against simpler ways; goes on where it was stopped. The tables of files lie in $DOUBLY_DATA.
+bench-tables: setup
+	$(BIN)/python benchmarks/tables.py $(TABLES)
+	$(BIN)/python benchmarks/tables.py --page
 
 # what each setting does; goes on by itself after an interruption
 study: setup

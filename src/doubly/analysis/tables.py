@@ -15,6 +15,7 @@ from doubly.latents.completions import impute as run_chains
 from doubly.latents.importance import log_mean_weight, pick
 from doubly.latents.pair import Pair
 from doubly.runs.learn import Learnt
+from doubly.runs.mixture import Mixture
 
 DRAWS = 200  # of the latents of each row, by each sample of the weights
 MOST_CELLS = 2**22  # draws x rows x entries at a time
@@ -33,19 +34,26 @@ class Completed(NamedTuple):
 
 @torch.no_grad()
 def complete(learnt: Learnt, rows: Tensor, copies: int = SPREAD_COPIES, seed: int = 0) -> Completed:
-    """Complete rows with missing entries (NaN), with all samples of the weights that were learnt.
+    """Complete rows with missing entries (NaN), with all samples of the weights and all mixtures that were learnt.
 
-    Draws of the latents are weighed by what is observed; the expectation is their weighted mean, and each copy has
-    latents that are chosen by weight, then the missing entries drawn given them.
+    With samples of weights, draws of the latents are weighed by what is observed; the expectation is their weighted
+    mean, and each copy has latents that are chosen by weight, then the missing entries drawn given them. Mixtures are
+    exact. Each member of the stack gives as many of the copies as its weight says.
     """
-    pairs, rng = learnt.pairs, generator("cpu", seed, "complete")
-    per = [len(part) for part in np.array_split(np.arange(max(copies, len(pairs))), len(pairs))]
+    members, rng = learnt.members, generator("cpu", seed, "complete")
     expected, drawn = rows.new_zeros(rows.shape), []
-    for pair, number in zip(pairs, per, strict=True):
-        parts = [_completed(pair, block, number, rng) for block in _blocks(rows)]
-        expected += torch.cat([mean for mean, _ in parts]) / len(pairs)
+    at = 0.0
+    for weight, member in members:
+        number = max(1, round((at + weight) * copies) - round(at * copies))
+        at += weight
+        if isinstance(member, Mixture):
+            parts = [member.complete(rows, number, rng)]
+        else:
+            parts = [_completed(member, block, number, rng) for block in _blocks(rows)]
+        expected += weight * torch.cat([mean for mean, _ in parts])
         drawn.append(torch.cat([copy for _, copy in parts], 1))
-    turns = torch.cat(drawn)[torch.randperm(sum(per), generator=rng)[:copies]]
+    every = torch.cat(drawn)
+    turns = every[torch.randperm(len(every), generator=rng)[:copies]]
     return Completed(torch.where(rows.isnan(), expected, rows).numpy(), turns.numpy())
 
 
@@ -73,12 +81,31 @@ def _completed(pair: Pair, rows: Tensor, copies: int, rng: torch.Generator) -> t
 
 @torch.no_grad()
 def log_prob(learnt: Learnt, rows: Tensor, seed: int = 0) -> np.ndarray:
-    """log p of the observed cells of each row, in the model's units: the mean of the densities of all samples."""
+    """log p of the observed cells of each row, in the model's units: the weighted mean of the members' densities."""
+    return _log_probs(learnt, rows, seed).logsumexp(0).numpy()
+
+
+@torch.no_grad()
+def log_missing(learnt: Learnt, whole: Tensor, rows: Tensor, seed: int = 0) -> np.ndarray:
+    """log p(what `whole` has and `rows` lack | what rows have), of each row, in the model's units.
+
+    It is the density of the completions: the mean, by the weights of the stack, of what each member says.
+    """
+    log_weight = torch.tensor([weight for weight, _ in learnt.members], dtype=torch.float64).log()[:, None]
+    found = _log_probs(learnt, whole, seed) - _log_probs(learnt, rows, seed) + log_weight
+    return found.logsumexp(0).numpy()
+
+
+def _log_probs(learnt: Learnt, rows: Tensor, seed: int) -> Tensor:
+    """log of weight and density, (members, rows)."""
     rng, found = generator("cpu", seed, "odd"), []
-    for pair in learnt.pairs:
-        blocks = [log_mean_weight(_weights(pair, block, rng)) for block in _blocks(rows)]
-        found.append(torch.cat(blocks).double())
-    return (torch.stack(found).logsumexp(0) - math.log(len(found))).numpy()
+    for weight, member in learnt.members:
+        if isinstance(member, Mixture):
+            log_p = member.log_prob(rows)
+        else:
+            log_p = torch.cat([log_mean_weight(_weights(member, block, rng)) for block in _blocks(rows)]).double()
+        found.append(log_p + math.log(weight))
+    return torch.stack(found)
 
 
 def _weights(pair: Pair, rows: Tensor, rng: torch.Generator) -> Tensor:

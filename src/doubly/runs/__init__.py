@@ -6,7 +6,9 @@ presets      settings that stand for whole methods
 build        settings become objects
 baseline     base lines in closed form
 automatic    settings that are chosen by looking at the data
-learn        a table under a budget of time: the best of several models
+mixture      mixtures for tables, by EM from incomplete rows
+stack        weights for several models, by cells that were hidden from them
+learn        a table under a budget of time: the best of several models, stacked
 sources      members of the user's own: their source goes with the run
 versions     of the format of files, and of what a run was computed with
 records      metrics.jsonl: a line for each epoch, with a checksum

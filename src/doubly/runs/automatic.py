@@ -35,8 +35,8 @@ def of_table(columns: Columns, rows: int, epochs: int = 0) -> dict[str, Any]:
         "proposal": f"gaussian:widths={width}",
         "objective": "iwae",
         "prior": PRIOR,
-        "sampler": "sgnht",
-        "step": 3e-4,
+        "sampler": "thermostat",
+        "step": "auto",
         "phi_step": 5e-3,
         "warmup": epochs // 2,
         "warmup_step": 5e-3,  # with 1e-3, 1,000 steps cannot move a weight by more than 1
@@ -162,7 +162,7 @@ def candidates(columns: Columns, rows: int, seed: int = 0, epochs: int = 0) -> l
     """Models for a table: for bits alone, families with and without an order; else mixed layers, linear and not."""
     base = of_table(columns, rows, epochs) | {"seed": seed, "threads": 1}
     if all(column.kind == "binary" for column in columns.columns):
-        plain = base | {"hidden": (), "proposal": "sbn", "objective": "wake", "step": 0.05}
+        plain = base | {"hidden": (), "proposal": "sbn", "objective": "wake"}
         latents = {"hidden": (min(max(columns.width, 10), 100),)}
         return [
             Candidate("nade", from_dict(plain | {"model": "nade"})),
@@ -171,10 +171,8 @@ def candidates(columns: Columns, rows: int, seed: int = 0, epochs: int = 0) -> l
         ]
     layer = f"mixed:columns={columns.layout()}"
     bits = {"hidden": (30,), "proposal": "sbn", "objective": "wake", "model": f"{layer},sbn"}
-    wide = f"{layer},widths={2 * min(max(2 * columns.width, 50), 200)},normal"
     return [
         Candidate("linear, normal latents", from_dict(base | {"model": f"{layer},normal"})),
         Candidate("perceptron, normal latents", from_dict(base)),
-        Candidate("wide perceptron, normal latents", from_dict(base | {"model": wide})),
         Candidate("linear, binary latents", from_dict(base | bits)),
     ]

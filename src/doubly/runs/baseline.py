@@ -154,29 +154,6 @@ def started_from(base: Baselines, model: Chain, theta: Tensor) -> Tensor:
     return started
 
 
-def as_normal(base: Baselines, model: Chain, theta: Tensor) -> Tensor:
-    """Weights of a linear model over as many normal latents as there are real columns that are the base line itself:
-    the normal of the real columns, with the others independent of it.
-
-    Directions of less variance than a start allows (`LEAST_NOISE`) get that much.
-    """
-    layer = model.layers[0]
-    assert base.gaussian is not None
-    assert isinstance(layer, Mixed)
-    found = theta.clone()
-    params = model.unflatten(found)[0]
-    alone = base.alone.unflatten(base.theta)[0]
-    for name in ("b_scores", "b_cuts"):
-        params[name].copy_(alone[name])
-    loadings = theta.new_zeros(layer.n_out, layer.n_in)
-    loadings[base.reals] = _loadings(base.gaussian, layer.n_in).to(theta)
-    mean, covariance = theta.new_zeros(layer.n_out).double(), torch.eye(layer.n_out, dtype=torch.float64)
-    mean[base.reals] = base.gaussian.mean
-    covariance[base.reals[:, None], base.reals] = base.gaussian.covariance
-    layer.start_linear(params, loadings, mean, covariance)
-    return found
-
-
 def _loadings(gaussian: Gaussian, axes: int) -> Tensor:
     values, vectors = torch.linalg.eigh(gaussian.covariance)
     noise = values[0] if axes >= len(values) else values[: len(values) - axes].mean()

@@ -1,9 +1,15 @@
-"""Learning a table under a budget of time: candidates compete by successive halving, and the base line is the bar."""
+"""Learning a table under a budget of time: candidates compete, and those that suit hidden cells best are stacked.
 
+Tables of bits alone have a race of families by successive halving, decided by rows held out. Others have mixtures in
+closed form and models with latents; some observed cells are hidden from all of them, and what each says of these cells
+gives its weight.
+"""
+
+import functools
 import math
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,41 +17,64 @@ from torch import Tensor
 from doubly.core.errors import Diverged, UserError
 from doubly.core.random import generator
 from doubly.data import Columns
+from doubly.latents import propose
+from doubly.latents.importance import log_mean_weight
 from doubly.latents.pair import Pair
-from doubly.runs.automatic import Candidate, candidates, of_table
-from doubly.runs.baseline import Baselines, as_normal, baselines, started_from
+from doubly.runs.automatic import Candidate, candidates
+from doubly.runs.baseline import Baselines, baselines, started_from
 from doubly.runs.build import Facts, build
-from doubly.runs.config import Config, from_dict
+from doubly.runs.config import Config
+from doubly.runs.mixture import Layout, Mixture
+from doubly.runs.stack import Held, answering, contest, hold_out, pruned, stacked
 from doubly.training import protocol
 from doubly.training.method import Method, mover
 from doubly.training.refit import Halfway, refit
 from doubly.training.state import init
 
 LEAST_ROWS = 5
-PREPARING = 0.6  # of the time is for the candidates, the rest for sampling and for fitting the proposal
+MIXTURES = 0.25  # of the time is for the mixtures that compete,
+PREPARING = 0.6  # of the rest for the candidates with latents, then for sampling; the last is to fit the proposal
 MASKED_PASSES = 20  # over all rows, as they are and with more columns hidden
 FIRST_PASSES = 10  # that fit the proposal to the weights that learning starts from
+CHECKS = 10  # looks at the hidden cells while a candidate learns
+CHECKED_ROWS, CHECK_DRAWS = 400, 50
+MOST_CELLS = 2**21  # draws x rows x entries at a time
+ALL_OF_IT = 0.97  # a weight that is called the whole
+
+Clock = Callable[[], float]
+Tell = Callable[[str], None]
 
 
 class Learnt(NamedTuple):
     """What was learnt of a table, ready to answer."""
 
     name: str
-    """Of the candidate or base line that answers."""
+    """Of what answers: `stack`, or the one candidate or base line."""
     config: Config
     facts: Facts
     thetas: list[Tensor]
-    """Samples of the weights; of a base line, one."""
+    """Samples of the weights of the best model with latents, or without if the table is of bits."""
     phi: Tensor
     scores: dict[str, float]
-    """Mean log-likelihood of the held-out rows, in scaled units, of every candidate and base line."""
+    """Of every candidate and base line, in scaled units: mean log-likelihood of a hidden cell given those that are
+    seen; of tables of bits, of a held-out row."""
     notes: tuple[str, ...]
+    share: float = 1.0
+    """Weight of these samples in the stack, together."""
+    mixtures: tuple[tuple[float, Mixture], ...] = ()
+    """The others, each with its weight."""
 
     @property
     def pairs(self) -> list[Pair]:
-        """The weights that answer, with their proposal."""
+        """The weights that were sampled, with their proposal."""
         method = build(self.config, self.facts)
         return [Pair(method.model, theta, method.proposal, self.phi) for theta in self.thetas]
+
+    @property
+    def members(self) -> list[tuple[float, Pair | Mixture]]:
+        """All that answer, with weights that sum to one."""
+        pairs = self.pairs if self.share else []
+        return [*((self.share / len(pairs), pair) for pair in pairs), *self.mixtures]
 
 
 def learn(
@@ -56,59 +85,167 @@ def learn(
     seed: int = 0,
     epochs: int = 0,
     keep: int = 5,
-    tell: Callable[[str], None] = lambda line: None,
+    latents: bool = True,
+    tell: Tell = lambda line: None,
+    clock: Clock = time.monotonic,
 ) -> Learnt:
-    """The best model for rows of a table that fits into the budget, by successive halving.
+    """The best that can be learnt of rows of a table within the budget.
 
-    A tenth of the rows is held out while candidates compete, from weights that begin at the base line. Each rung
-    doubles the epochs and drops the worse half. What wins is then sampled with all the rows. Where none of the
-    candidates beats the base lines on the rows held out, the better base line answers. `epochs` bounds the epochs of
-    each, for tests; else the budget does.
+    What answers has seen all cells of all rows. `epochs` bounds the epochs of each candidate, for tests; else the
+    budget does. Without `latents`, mixtures alone compete. `clock` counts the seconds of the budget.
     """
     if len(rows) < LEAST_ROWS:
         raise UserError(f"the table has {len(rows)} rows: at least {LEAST_ROWS} are needed to learn anything")
-    deadline = time.monotonic() + 60 * minutes
+    time_left = _Time(clock, clock() + 60 * minutes)
+    if all(column.kind == "binary" for column in columns.columns):
+        return _learn_bits(columns, rows, seed, epochs, keep, tell, time_left)
+    return _learn_mixed(columns, rows, seed, epochs, keep, latents, tell, time_left)
+
+
+class _Time(NamedTuple):
+    """A budget of time."""
+
+    clock: Clock
+    deadline: float
+
+    def part(self, share: float) -> "_Time":
+        """A share of what is left."""
+        now = self.clock()
+        return _Time(self.clock, now + share * max(0.0, self.deadline - now))
+
+    def more(self) -> bool:
+        return self.clock() < self.deadline
+
+
+def _learn_mixed(
+    columns: Columns, rows: Tensor, seed: int, epochs: int, keep: int, latents: bool, tell: Tell, left: _Time
+) -> Learnt:
+    rng = generator("cpu", seed, "automatic")
+    layout = Layout.of(columns.layout(), rows.shape[1])
+    held = hold_out(layout, rows, rng)
+    base = baselines(columns.layout(), held.seen)
+    scores: dict[str, Tensor] = {"independent columns": held.score(lambda x: base.log_prob(x)["independent columns"])}
+    entrants = contest(layout, held, seed, left.part(MIXTURES).more)
+    scores |= {each.design.name: each.scores for each in entrants}
+    for name, found in scores.items():
+        tell(f"{name}: log p of a hidden cell {float(found.sum()) / held.cells:.3f}")
+    facts = Facts(rows.shape[1], "mixed", (rows.shape[1],), has_missing=True)
+    some = torch.randperm(len(rows), generator=rng)[:CHECKED_ROWS]
+    cells = max(1.0, held.cells * len(some) / len(rows))
+    checked = Held(rows[some], held.seen[some], round(cells))
+
+    def score(pair: Pair) -> Tensor:
+        return checked.score(lambda x: _log_prob(pair, x, seed))
+
+    every = candidates(columns, len(rows), seed, epochs)[: None if latents else 1]
+    passes = FIRST_PASSES if latents else 0
+    racing = [_Racer(each, facts, base, held.seen, held.seen[some[:8]], score, passes) for each in every]
+    if latents:
+        racing = _race(
+            racing,
+            left.part(PREPARING),
+            lambda name, found: tell(f"{name}: log p of a hidden cell {found * len(some) / cells:.3f}"),
+        )
+        for racer in racing:
+            scores[racer.name] = held.score(functools.partial(_log_prob, racer.pair, seed=seed))
+    best = racing[0]
+    names = [*(each.design.name for each in entrants), *([best.name] if latents else [])]
+    weight = pruned(stacked(torch.stack([scores[name] for name in names])))
+    together = torch.stack([scores[name] + weight[at].log() for at, name in enumerate(names) if weight[at] > 0])
+    told = {name: float(found.sum()) / held.cells for name, found in scores.items()}
+    told["stack"] = float(together.logsumexp(0).sum()) / held.cells
+    share = float(weight[-1]) if latents else 0.0
+    thetas, phi = [best.best_state.theta.theta], best.best_state.phi.theta
+    if share:
+        thetas, phi = _sampled_and_fitted(best, rows, keep, seed, left, lambda pair: float(score(pair).mean()))
+    chosen = [(each.design, float(w)) for each, w in zip(entrants, weight, strict=False) if w > 0]
+    mixtures = answering([design for design, _ in chosen], [w for _, w in chosen], layout, rows, seed, left.more)
+    parts = [(design.name, w) for design, w in chosen] + ([(best.name, share)] if share else [])
+    parts.sort(key=lambda part: -part[1])
+    name = parts[0][0] if parts[0][1] > ALL_OF_IT else "stack"
+    notes = [f"{name}: " + ", ".join(f"{part} {w:.2f}" for part, w in parts)]
+    if share:
+        notes.append(f"{best.name}: {len(thetas)} sample{'s' * (len(thetas) > 1)} of the weights")
+    elif latents:
+        notes.append(f"no candidate with latents improved on the mixtures for hidden cells ({best.name} came nearest)")
+    for note in notes:
+        tell(note)
+    return Learnt(name, best.config, facts, thetas, phi, told, tuple(notes), share, tuple(mixtures))
+
+
+def _learn_bits(columns: Columns, rows: Tensor, seed: int, epochs: int, keep: int, tell: Tell, left: _Time) -> Learnt:
+    """A tenth of the rows is held out while families compete; what wins is then sampled with all the rows."""
     rng = generator("cpu", seed, "automatic")
     order = torch.randperm(len(rows), generator=rng)
     n_valid = min(max(2, len(rows) // 10), 1000)
     valid, train = rows[order[:n_valid]], rows[order[n_valid:]]
-    facts = Facts(rows.shape[1], "mixed", (rows.shape[1],), has_missing=True)
-    binary = all(column.kind == "binary" for column in columns.columns)
     base = baselines(columns.layout(), train)
+    facts = Facts(rows.shape[1], "binary", (rows.shape[1],), has_missing=bool(rows.isnan().any()))
     scores = {name: float(found.mean()) for name, found in base.log_prob(valid).items()}
-    if binary:
-        facts = facts._replace(kind="binary", has_missing=bool(rows.isnan().any()))
     racing = [_Racer(each, facts, base, train, valid) for each in candidates(columns, len(train), seed, epochs)]
+    racing = _race(racing, left.part(PREPARING), lambda name, found: tell(f"{name}: {found:.3f} for each row held out"))
+    scores |= {racer.name: racer.best for racer in racing}
+    best = racing[0]
+    thetas, phi = _sampled_and_fitted(best, rows, keep, seed, left)
+    note = f"{best.name}: {len(thetas)} sample{'s' * (len(thetas) > 1)} of the weights"
+    tell(note)
+    return Learnt(best.name, best.config, facts, thetas, phi, scores, (note,))
+
+
+def _race(racing: list["_Racer"], left: _Time, tell: Callable[[str, float], None]) -> list["_Racer"]:
+    """Successive halving: each rung doubles the epochs and drops the worse half; all, the best first."""
     rungs = max(1, math.ceil(math.log2(len(racing))))
+    out: list[_Racer] = []
     for rung in range(rungs):
-        share = deadline - time.monotonic()
-        for racer in racing:
-            until = time.monotonic() + share * PREPARING / rungs / len(racing)
-            racer.advance(max(1, racer.warmup >> (rungs - 1 - rung)), until)
-            scores[racer.name] = racer.best
-            tell(f"{racer.name}: held-out log-likelihood {racer.best:.3f} after {racer.epoch} epochs")
-        racing = sorted(racing, key=lambda racer: -racer.best)[: max(1, len(racing) // 2)]
-    return _finish(racing[0], base, columns, rows, scores, keep, deadline, seed, tell)
+        for at, racer in enumerate(racing):
+            turn = left.part(1 / (len(racing) - at) / (rungs - rung))
+            racer.advance(max(1, racer.warmup >> (rungs - 1 - rung)), turn)
+            tell(f"{racer.name}, after {racer.epoch} epochs", racer.best)
+        racing = sorted(racing, key=lambda racer: -racer.best)
+        racing, out = racing[: max(1, len(racing) // 2)], racing[max(1, len(racing) // 2) :] + out
+    return racing + out
+
+
+@torch.no_grad()
+def _log_prob(pair: Pair, rows: Tensor, seed: int) -> Tensor:
+    rng = generator("cpu", seed, "check")
+    blocks = rows.split(max(1, MOST_CELLS // (CHECK_DRAWS * rows.shape[1])))
+    return torch.cat([log_mean_weight(propose(pair, block, CHECK_DRAWS, rng).log_weight) for block in blocks])
 
 
 class _Racer:
-    """A candidate under way: Adam from the base line, with the best weights on the rows held out."""
+    """A candidate under way: Adam from the base line, with the best weights on what is held out."""
 
-    def __init__(self, candidate: Candidate, facts: Facts, base: Baselines, train: Tensor, valid: Tensor):
+    def __init__(
+        self,
+        candidate: Candidate,
+        facts: Facts,
+        base: Baselines,
+        train: Tensor,
+        valid: Tensor,
+        score: Callable[[Pair], Tensor] | None = None,
+        passes: int = FIRST_PASSES,
+    ):
         self.name, self.config, self.facts = candidate.name, candidate.config, facts
         self.method = build(candidate.config, facts)
-        self._train, self._valid = train, valid
+        self._valid, self._score = valid, score
         state = init(self.method, train)
         theta = started_from(base, self.method.model, state.theta.theta)
         # a proposal that knows nothing would lead good weights astray
-        phi = refit(self.method, theta, state.phi.theta, train, min(FIRST_PASSES, self.method.epochs))
+        phi = refit(self.method, theta, state.phi.theta, train, min(passes, self.method.epochs))
         optimiser = self.method.optimiser.init(phi, state.rng)
         state = state._replace(theta=mover(self.method, 0).sampler.init(theta, state.rng), phi=optimiser)
         self._steps = protocol.fit(self.method, train, valid, state)
         self.state, self.best, self.best_state, self.epoch = state, -math.inf, state, 0
         self.warmup = self.method.warmup
 
-    def advance(self, epochs: int, until: float) -> None:
+    @property
+    def pair(self) -> Pair:
+        """The best weights so far."""
+        state = self.best_state
+        return Pair(self.method.model, state.theta.theta, self.method.proposal, state.phi.theta)
+
+    def advance(self, epochs: int, left: _Time) -> None:
         """Go on to so many epochs in all, or to the time, but for one epoch at least."""
         try:
             while self.epoch < min(epochs, self.warmup):
@@ -116,36 +253,40 @@ class _Racer:
                 if record is None:
                     continue
                 self.epoch = record.epoch
-                if record.valid > self.best:
-                    self.best, self.best_state = record.valid, self.state
-                if time.monotonic() > until:
+                last = not left.more() or self.epoch >= min(epochs, self.warmup)
+                self._look(record.valid, last)
+                if last:
                     break
         except Diverged:
             self.epoch = self.warmup  # what it was before counts
 
+    def _look(self, valid: float, last: bool) -> None:
+        """Keep the weights if they are the best."""
+        if self._score is not None:
+            if self.epoch % max(1, self.warmup // CHECKS) and not last:
+                return
+            now = Pair(self.method.model, self.state.theta.theta, self.method.proposal, self.state.phi.theta)
+            valid = float(self._score(now).mean())
+        if valid > self.best:
+            self.best, self.best_state = valid, self.state
 
-def _finish(
-    racer: _Racer, base: Baselines, columns: Columns, rows: Tensor, scores: dict[str, float], keep: int,
-    deadline: float, seed: int, tell: Callable[[str], None],
-) -> Learnt:  # fmt: skip
-    """Sample the weights of what won with all the rows, or take the base line; fit the proposal to what answers."""
-    plain = {name: scores[name] for name in ("independent columns", "normal by EM") if name in scores}
-    best = max(plain, key=lambda name: plain[name])
-    if racer.best <= plain[best] and racer.facts.kind == "mixed":
-        note = f"no candidate beat {best} on the rows held out ({racer.best:.3f} against {plain[best]:.3f}): it answers"
-        return _as_baseline(best, base, columns, rows, scores, seed, note)
-    state = racer.best_state
-    theta, phi = state.theta.theta, state.phi.theta
-    samples = _sampled(racer, rows, keep, deadline)
-    thetas = samples or [theta]
-    note = f"{racer.name}: {len(samples)} samples of the weights" if samples else f"{racer.name}: one set of weights"
-    tell(note)
+
+def _sampled_and_fitted(
+    racer: _Racer, rows: Tensor, keep: int, seed: int, left: _Time, score: Callable[[Pair], float] | None = None
+) -> tuple[list[Tensor], Tensor]:
+    """Samples of the weights with all the rows, and a proposal that was fitted to them; else the best weights."""
+    samples = _sampled(racer, rows, keep, left.part(PREPARING))
     passes = min(MASKED_PASSES, 2 * racer.method.epochs)
-    phi = _fit_proposal(racer.method, thetas[-1], phi, rows, seed, deadline, passes)
-    return Learnt(racer.name, racer.config, racer.facts, thetas, phi, scores, (note,))
+    pair = racer.pair
+    if samples:
+        phi = _fit_proposal(racer.method, samples[-1], pair.phi, rows, seed, left, passes)
+        # the hidden cells are no longer hidden from these: they must not be worse there
+        if score is None or score(pair._replace(theta=samples[-1], phi=phi)) >= racer.best:
+            return samples, phi
+    return [pair.theta], _fit_proposal(racer.method, pair.theta, pair.phi, rows, seed, left, passes)
 
 
-def _sampled(racer: _Racer, rows: Tensor, keep: int, deadline: float) -> list[Tensor]:
+def _sampled(racer: _Racer, rows: Tensor, keep: int, left: _Time) -> list[Tensor]:
     """Samples of the weights given all rows, from the best weights on; none where the chain diverges."""
     method, state = racer.method, racer.best_state
     state = state._replace(
@@ -156,15 +297,14 @@ def _sampled(racer: _Racer, rows: Tensor, keep: int, deadline: float) -> list[Te
         began=None,
         memory=method.estimator.init(method.model, len(rows), state.rng),  # there are more rows now
     )
-    until = time.monotonic() + (deadline - time.monotonic()) * PREPARING
     found: list[Tensor] = []
     try:
         for state, record in protocol.fit(method, rows, racer._valid, state):  # noqa: B020
             if record is None:
                 continue
-            if state.began is not None and record.valid > racer.best - 0.02 * abs(racer.best):
+            if state.began is not None:
                 found.append(state.theta.theta.clone())
-            if time.monotonic() > until:
+            if not left.more():
                 break
     except Diverged:
         found = []
@@ -173,27 +313,8 @@ def _sampled(racer: _Racer, rows: Tensor, keep: int, deadline: float) -> list[Te
     return [found[at] for at in torch.linspace(0, len(found) - 1, keep).long().tolist()]
 
 
-def _as_baseline(
-    name: str, base: Baselines, columns: Columns, rows: Tensor, scores: dict[str, float], seed: int, note: str
-) -> Learnt:
-    """A base line as a model of the same family: without latents, or linear over as many normal ones as columns."""
-    base = baselines(columns.layout(), rows)
-    n = len(base.reals) if name == "normal by EM" else 0
-    fields: dict[str, Any] = of_table(columns, len(rows)) | {"seed": seed, "threads": 1, "hidden": (n,) if n else ()}
-    layer = f"mixed:columns={columns.layout()}"
-    config = from_dict(fields | {"model": f"{layer},normal" if n else layer} | ({} if n else {"objective": "wake"}))
-    facts = Facts(rows.shape[1], "mixed", (rows.shape[1],), has_missing=True)
-    method = build(config, facts)
-    state = init(method, rows)
-    if not n:
-        return Learnt(name, config, facts, [base.theta], state.phi.theta, scores, (note,))
-    theta = as_normal(base, method.model, state.theta.theta)
-    phi = _fit_proposal(method, theta, state.phi.theta, rows, seed, math.inf, passes=3 * MASKED_PASSES)
-    return Learnt(name, config, facts, [theta], phi, scores, (note,))
-
-
 def _fit_proposal(
-    method: Method, theta: Tensor, phi: Tensor, rows: Tensor, seed: int, deadline: float, passes: int = MASKED_PASSES
+    method: Method, theta: Tensor, phi: Tensor, rows: Tensor, seed: int, left: _Time, passes: int = MASKED_PASSES
 ) -> Tensor:
     """The proposal fitted to the weights that answer, also on rows of which further columns are hidden.
 
@@ -218,7 +339,7 @@ def _fit_proposal(
     def watch(halfway: Halfway) -> None:
         nonlocal found
         found = halfway.optimiser.theta
-        if time.monotonic() > deadline:
+        if not left.more():
             raise _Enough
 
     try:

@@ -1,0 +1,199 @@
+"""Missing cells of tables, completed by this library and by simpler ways: `make bench-tables`.
+
+Cells of public tables are hidden, every method completes them, and what was hidden is scored. Each result is stored in
+tables.json as soon as it is there, so that a run that was stopped goes on. `--page` writes docs/reports/tables.md.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from doubly.analysis.tables import complete, log_missing
+from doubly.runs.learn import learn
+from table_peers import MECHANISMS, PEERS, TABLES, TUNED_ON, Answer, Hidden, hide, measures
+
+STORE = Path(__file__).with_name("tables.json")
+MINUTES = 0.5  # of one core
+COPIES = 100
+VERBOSE = bool(os.environ.get("TABLES_VERBOSE"))
+
+
+def doubly(hidden: Hidden, seed: int, latents: bool = True) -> Answer:
+    """`doubly fill` at its defaults, but for the time."""
+    rows = torch.as_tensor(hidden.encoded.astype(np.float32))
+    tell = print if VERBOSE else lambda line: None
+    learnt = learn(
+        hidden.columns, rows, minutes=MINUTES, seed=seed, latents=latents, clock=time.process_time, tell=tell
+    )
+    return answer(hidden, learnt, seed)
+
+
+def mixtures(hidden: Hidden, seed: int) -> Answer:
+    """The same without models with latents."""
+    return doubly(hidden, seed, latents=False)
+
+
+def answer(hidden: Hidden, learnt: Any, seed: int) -> Answer:
+    rows = torch.as_tensor(hidden.encoded.astype(np.float32))
+    whole = torch.as_tensor(np.where(_scored(hidden), hidden.encoded_truth, hidden.encoded).astype(np.float32))
+    found = complete(learnt, rows, COPIES, seed)
+    log_prob = log_missing(learnt, whole, rows, seed) + hidden.cells @ hidden.log_units
+    told = "; ".join(learnt.notes)
+    return Answer(hidden.as_matrix(found.expected), draws=hidden.as_matrix(found.copies), log_prob=log_prob, told=told)
+
+
+def _scored(hidden: Hidden) -> np.ndarray:
+    return np.repeat(hidden.cells, [column.width for column in hidden.columns.columns], 1)
+
+
+METHODS: dict[str, Callable[[Hidden, int], Answer]] = {**PEERS, "doubly, mixtures alone": mixtures, "doubly": doubly}
+
+
+def run(store: Path, tables: list[str], methods: list[str], mechanisms: list[str], seeds: int, again: bool) -> None:
+    """Every result that is not there yet."""
+    for seed in range(seeds):
+        for table in tables:
+            for mechanism in mechanisms:
+                hidden = hide(TABLES[table](), mechanism, seed)
+                for method in methods:
+                    key = f"{table} | {mechanism} | {seed} | {method}"
+                    if key in _stored(store) and not again:
+                        continue
+                    began = time.process_time()
+                    found = METHODS[method](hidden, seed)
+                    entry: dict[str, Any] = measures(hidden, found) | {"cpu": round(time.process_time() - began, 2)}
+                    entry |= {"told": found.told} if found.told else {}
+                    results = _stored(store) | {key: entry}
+                    store.write_text(json.dumps(dict(sorted(results.items())), indent=1) + "\n")
+                    shown = {name: round(v, 3) if isinstance(v, float) else v for name, v in entry.items()}
+                    print(key, shown, flush=True)
+
+
+def _stored(store: Path) -> dict[str, Any]:
+    return json.loads(store.read_text()) if store.exists() else {}
+
+
+# The page
+
+PAGE = Path(__file__).parents[1] / "docs" / "reports" / "tables.md"
+MEASURES = {
+    "error": ("Error", "RMSE / standard deviation, or error rate / that of the commonest level; mean over columns"),
+    "crps": ("CRPS", "of real columns, in standard deviations"),
+    "log_prob": ("log p(missing given observed)", "nats for each hidden cell, numbers in standard deviations"),
+    "cover": ("Coverage of 90 % intervals", "of real columns; 0.87 to 0.93 is wanted"),
+    "width": ("Width of 90 % intervals", "in standard deviations"),
+    "cpu": ("CPU seconds", "one thread, a crowded machine"),
+}
+OURS = "doubly, mixtures alone"
+
+
+HOW = """## How
+
+`make bench-tables` (`benchmarks/tables.py`): cells of nine public tables are hidden, every method completes them, and
+what was hidden is scored. mcar: any cell, by chance. mar: cells of two thirds of the columns, by what the other third
+says, which stays. One seed (0), so there are no error bars: a few per cent in one setting mean nothing. The machine
+has 2 cores and was crowded; one thread. The library has 30 seconds of one core.
+
+Kinds of mixtures, shrinkage and inflation were settled on {tuned}; what the library says of the other
+tables was not looked at before this run. On these, its error is {median:.2f} of the best peer's (median).
+
+Peers: chained trees and forests (missForest-like, 5 rounds, 50 trees) have normal intervals of their out-of-bag error;
+chained ridges have ten draws of scikit-learn's IterativeImputer; neighbours have no intervals. Only columns alone, the
+normal by EM (of mixed tables: of the real columns, with the others independent) and this library are densities and
+have log p. Digits are 600 rows of 16 counts. Levels and units are those of the whole table, for all methods.
+
+## What was not measured
+
+* The default also lets models with latents compete for a weight. The tables here are of `learn(latents=False)`: on a
+  crowded machine there was no time for more. Seen once whole (iris, mcar 50 %, 18 s): a perceptron got a weight of
+  0.11, the error was 0.297 in place of 0.298; samples of its weights said less of hidden cells than the best weights
+  and were not taken.
+* Binary tables (nltcs, plants, jester) against a MADE; several seeds; MIWAE-like settings by themselves.
+
+## Where it loses, and why
+
+The reasons are guesses; they were not tested.
+
+* iris, mar: few rows are seen where cells are hidden, and there classes extrapolate worse than one line does.
+* A category is independent of the rest within a class: penguins and titanic at 20 % are behind by 1 %.
+* Intervals of concrete and digits at 20 % are too wide: spikes at zero are narrower than a class can be.
+"""
+
+
+def write_page(results: dict[str, Any]) -> None:
+    """docs/reports/tables.md from what is stored."""
+    settings = sorted({tuple(key.split(" | ")[:3]) for key in results if key.endswith(OURS)})
+
+    def of(setting: tuple[str, ...], method: str, measure: str) -> float | None:
+        found = results.get(" | ".join([*setting, method]), {}).get(measure)
+        return None if found is None else float(found)
+
+    def against(measure: str, method: str) -> list[float]:
+        both = [(of(s, OURS, measure), of(s, method, measure)) for s in settings]
+        return [a / b for a, b in both if a is not None and b is not None]
+
+    def firsts(measure: str) -> int:
+        sign = -1 if measure == "log_prob" else 1
+        return sum(
+            all(sign * (of(s, OURS, measure) or 0) <= sign * found for found in _found(s, measure)) for s in settings
+        )
+
+    def _found(setting: tuple[str, ...], measure: str) -> list[float]:
+        return [found for method in PEERS if (found := of(setting, method, measure)) is not None]
+
+    em, forests = against("error", "normal by EM"), against("error", "chained forests")
+    best = {s: (of(s, OURS, "error") or 0) / min(_found(s, "error")) for s in settings}
+    far = [f"{s[0]} ({s[1]}, {ratio:.2f})" for s, ratio in best.items() if ratio > 1.05]
+    cover = [of(s, OURS, "cover") or 0 for s in settings]
+    n = len(settings)
+    untouched = [ratio for s, ratio in best.items() if s[0] not in TUNED_ON]
+    lines = [
+        "# Missing cells of tables",
+        "",
+        f"1. Against a normal by EM the error is {np.median(em):.2f} of it (median of {n} settings), at worst "
+        f"{max(em):.2f}; {sum(r > 1.02 for r in em)} are worse by more than 2 %.",
+        f"2. Against chained forests it is {np.median(forests):.2f} (median), at worst {max(forests):.2f}.",
+        f"3. Within 5 % of the best peer in {n - len(far)} of {n}; not in: {', '.join(far) or 'none'}.",
+        f"4. Best CRPS in {firsts('crps')}, best log p in {firsts('log_prob')} of {n}; 90 % intervals cover "
+        f"{min(cover):.2f} to {max(cover):.2f}, {sum(0.87 <= c <= 0.93 for c in cover)} of them 0.87 to 0.93.",
+        "5. One seed, and the mixtures of the stack alone: models with latents were not measured here (see below).",
+        "",
+        HOW.format(tuned=", ".join(TUNED_ON), median=np.median(untouched)),
+    ]
+    for measure, (title, what) in MEASURES.items():
+        lines += [f"## {title}", "", f"{what[0].upper()}{what[1:]}.", ""]
+        lines += ["| table | cells | " + " | ".join([*PEERS, OURS]) + " |", "|---" * (len(PEERS) + 3) + "|"]
+        for setting in settings:
+            numbers = [of(setting, method, measure) for method in [*PEERS, OURS]]
+            shown = ["" if number is None else f"{number:.{1 if measure == 'cpu' else 3}f}" for number in numbers]
+            lines.append(f"| {setting[0]} | {setting[1]} | " + " | ".join(shown) + " |")
+        lines.append("")
+    PAGE.write_text("\n".join(lines))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tables", nargs="*", default=list(TABLES), choices=TABLES)
+    parser.add_argument("--methods", nargs="*", default=list(METHODS), choices=METHODS)
+    parser.add_argument("--mechanisms", nargs="*", default=list(MECHANISMS), choices=MECHANISMS)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--store", type=Path, default=STORE)
+    parser.add_argument("--again", action="store_true", help="replace results that are there")
+    parser.add_argument("--page", action="store_true", help="only write the page, from what is stored")
+    args = parser.parse_args()
+    if args.page:
+        write_page(_stored(args.store))
+        return
+    torch.set_num_threads(1)
+    run(args.store, args.tables, args.methods, args.mechanisms, args.seeds, args.again)
+
+
+if __name__ == "__main__":
+    main()
