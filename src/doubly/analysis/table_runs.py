@@ -1,6 +1,7 @@
 """What a run has learnt of a table, ready to answer cell by cell as `doubly fill` and `doubly odd` ask."""
 
 import math
+import time
 from collections.abc import Callable
 
 import torch
@@ -9,7 +10,7 @@ from doubly.core.errors import UserError
 from doubly.posterior.imputation import spaced
 from doubly.runs.build import build
 from doubly.runs.folder import Run
-from doubly.runs.learn import MASKED_PASSES, Learnt, _fit_proposal
+from doubly.runs.learn import MASKED_PASSES, Learnt, Time, fit_proposal
 from doubly.training.state import init
 
 MOST_SAMPLES = 5  # of the weights, evenly spaced
@@ -33,7 +34,7 @@ def learnt_of(run: Run, seed: int = 0, tell: Callable[[str], None] = lambda line
     if method.proposal.layers:
         tell("fitting the proposal of the run to rows with missing cells")
     passes = MASKED_PASSES if facts.has_missing else 3 * MASKED_PASSES
-    phi = _fit_proposal(method, thetas[-1], phi, rows, seed, math.inf, passes)
+    phi = fit_proposal(method, thetas[-1], phi, rows, seed, Time(time.monotonic, math.inf), passes)
     return Learnt(
         name=str(run.path), config=run.config, facts=facts._replace(has_missing=True), thetas=thetas, phi=phi,
         scores={}, notes=(),

@@ -49,7 +49,7 @@ def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 @register_pass(mutates_CFG=False, analysis_only=True)
-class _OwnNames(FunctionPass):  # type: ignore[misc]
+class _OwnNames(FunctionPass):
     """Gives what is linked into a loop names that no other loop has, before it is optimised."""
 
     _name = "doubly_own_names"
@@ -76,7 +76,7 @@ class _OwnNames(FunctionPass):  # type: ignore[misc]
         return False
 
 
-class _Compiler(CompilerBase):  # type: ignore[misc]
+class _Compiler(CompilerBase):
     def define_pipelines(self) -> list[Any]:
         passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
         passes.add_pass_after(_OwnNames, NopythonTypeInference)
@@ -84,13 +84,13 @@ class _Compiler(CompilerBase):  # type: ignore[misc]
         return [passes]
 
 
-class _Cache(FunctionCache):  # type: ignore[misc]
+class _Cache(FunctionCache):
     """Numba's cache of a function, with files of another kind in a folder of their own."""
 
     def __init__(self, function: Callable[..., Any]):
         super().__init__(function)
         self._cache_path = str(Path(self._cache_path) / f"{PREFIX}{_version(inspect.getfile(function))}")
-        self._cache_file = _Files(Path(self._cache_path), function.__qualname__)
+        self._cache_file: Any = _Files(Path(self._cache_path), function.__qualname__)
 
 
 class _Files:

@@ -86,40 +86,43 @@ def learn(
     epochs: int = 0,
     keep: int = 5,
     latents: bool = True,
+    stack: bool = True,
     tell: Tell = lambda line: None,
     clock: Clock = time.monotonic,
 ) -> Learnt:
     """The best that can be learnt of rows of a table within the budget.
 
     What answers has seen all cells of all rows. `epochs` bounds the epochs of each candidate, for tests; else the
-    budget does. Without `latents`, mixtures alone compete. `clock` counts the seconds of the budget.
+    budget does. Without `latents`, mixtures alone compete; without `stack`, the best model with latents answers alone,
+    for those who want its codes. `clock` counts the seconds of the budget.
     """
     if len(rows) < LEAST_ROWS:
         raise UserError(f"the table has {len(rows)} rows: at least {LEAST_ROWS} are needed to learn anything")
-    time_left = _Time(clock, clock() + 60 * minutes)
+    time_left = Time(clock, clock() + 60 * minutes)
     if all(column.kind == "binary" for column in columns.columns):
         return _learn_bits(columns, rows, seed, epochs, keep, tell, time_left)
-    return _learn_mixed(columns, rows, seed, epochs, keep, latents, tell, time_left)
+    return _learn_mixed(columns, rows, seed, epochs, keep, latents, stack or not latents, tell, time_left)
 
 
-class _Time(NamedTuple):
+class Time(NamedTuple):
     """A budget of time."""
 
     clock: Clock
     deadline: float
 
-    def part(self, share: float) -> "_Time":
+    def part(self, share: float) -> "Time":
         """A share of what is left."""
         now = self.clock()
-        return _Time(self.clock, now + share * max(0.0, self.deadline - now))
+        return Time(self.clock, now + share * max(0.0, self.deadline - now))
 
     def more(self) -> bool:
         return self.clock() < self.deadline
 
 
 def _learn_mixed(
-    columns: Columns, rows: Tensor, seed: int, epochs: int, keep: int, latents: bool, tell: Tell, left: _Time
-) -> Learnt:
+    columns: Columns, rows: Tensor, seed: int, epochs: int, keep: int, latents: bool, stack: bool, tell: Tell,
+    left: Time,
+) -> Learnt:  # fmt: skip
     rng = generator("cpu", seed, "automatic")
     layout = Layout.of(columns.layout(), rows.shape[1])
     held = hold_out(layout, rows, rng)
@@ -149,7 +152,8 @@ def _learn_mixed(
         for racer in racing:
             scores[racer.name] = held.score(functools.partial(_log_prob, racer.pair, seed=seed))
     best = racing[0]
-    names = [*(each.design.name for each in entrants), *([best.name] if latents else [])]
+    stackable = entrants if stack else []
+    names = [*(each.design.name for each in stackable), *([best.name] if latents else [])]
     weight = pruned(stacked(torch.stack([scores[name] for name in names])))
     together = torch.stack([scores[name] + weight[at].log() for at, name in enumerate(names) if weight[at] > 0])
     told = {name: float(found.sum()) / held.cells for name, found in scores.items()}
@@ -158,8 +162,9 @@ def _learn_mixed(
     thetas, phi = [best.best_state.theta.theta], best.best_state.phi.theta
     if share:
         thetas, phi = _sampled_and_fitted(best, rows, keep, seed, left, lambda pair: float(score(pair).mean()))
-    chosen = [(each.design, float(w)) for each, w in zip(entrants, weight, strict=False) if w > 0]
-    mixtures = answering([design for design, _ in chosen], [w for _, w in chosen], layout, rows, seed, left.more)
+    chosen = [(each.design, float(w)) for each, w in zip(stackable, weight, strict=False) if w > 0]
+    designs, weights = [design for design, _ in chosen], [w for _, w in chosen]
+    mixtures = answering(designs, weights, layout, rows, seed, left.more) if chosen else []
     parts = [(design.name, w) for design, w in chosen] + ([(best.name, share)] if share else [])
     parts.sort(key=lambda part: -part[1])
     name = parts[0][0] if parts[0][1] > ALL_OF_IT else "stack"
@@ -173,7 +178,7 @@ def _learn_mixed(
     return Learnt(name, best.config, facts, thetas, phi, told, tuple(notes), share, tuple(mixtures))
 
 
-def _learn_bits(columns: Columns, rows: Tensor, seed: int, epochs: int, keep: int, tell: Tell, left: _Time) -> Learnt:
+def _learn_bits(columns: Columns, rows: Tensor, seed: int, epochs: int, keep: int, tell: Tell, left: Time) -> Learnt:
     """A tenth of the rows is held out while families compete; what wins is then sampled with all the rows."""
     rng = generator("cpu", seed, "automatic")
     order = torch.randperm(len(rows), generator=rng)
@@ -192,7 +197,7 @@ def _learn_bits(columns: Columns, rows: Tensor, seed: int, epochs: int, keep: in
     return Learnt(best.name, best.config, facts, thetas, phi, scores, (note,))
 
 
-def _race(racing: list["_Racer"], left: _Time, tell: Callable[[str, float], None]) -> list["_Racer"]:
+def _race(racing: list["_Racer"], left: Time, tell: Callable[[str, float], None]) -> list["_Racer"]:
     """Successive halving: each rung doubles the epochs and drops the worse half; all, the best first."""
     rungs = max(1, math.ceil(math.log2(len(racing))))
     out: list[_Racer] = []
@@ -245,7 +250,7 @@ class _Racer:
         state = self.best_state
         return Pair(self.method.model, state.theta.theta, self.method.proposal, state.phi.theta)
 
-    def advance(self, epochs: int, left: _Time) -> None:
+    def advance(self, epochs: int, left: Time) -> None:
         """Go on to so many epochs in all, or to the time, but for one epoch at least."""
         try:
             while self.epoch < min(epochs, self.warmup):
@@ -272,21 +277,21 @@ class _Racer:
 
 
 def _sampled_and_fitted(
-    racer: _Racer, rows: Tensor, keep: int, seed: int, left: _Time, score: Callable[[Pair], float] | None = None
+    racer: _Racer, rows: Tensor, keep: int, seed: int, left: Time, score: Callable[[Pair], float] | None = None
 ) -> tuple[list[Tensor], Tensor]:
     """Samples of the weights with all the rows, and a proposal that was fitted to them; else the best weights."""
     samples = _sampled(racer, rows, keep, left.part(PREPARING))
     passes = min(MASKED_PASSES, 2 * racer.method.epochs)
     pair = racer.pair
     if samples:
-        phi = _fit_proposal(racer.method, samples[-1], pair.phi, rows, seed, left, passes)
+        phi = fit_proposal(racer.method, samples[-1], pair.phi, rows, seed, left, passes)
         # the hidden cells are no longer hidden from these: they must not be worse there
         if score is None or score(pair._replace(theta=samples[-1], phi=phi)) >= racer.best:
             return samples, phi
-    return [pair.theta], _fit_proposal(racer.method, pair.theta, pair.phi, rows, seed, left, passes)
+    return [pair.theta], fit_proposal(racer.method, pair.theta, pair.phi, rows, seed, left, passes)
 
 
-def _sampled(racer: _Racer, rows: Tensor, keep: int, left: _Time) -> list[Tensor]:
+def _sampled(racer: _Racer, rows: Tensor, keep: int, left: Time) -> list[Tensor]:
     """Samples of the weights given all rows, from the best weights on; none where the chain diverges."""
     method, state = racer.method, racer.best_state
     state = state._replace(
@@ -313,8 +318,8 @@ def _sampled(racer: _Racer, rows: Tensor, keep: int, left: _Time) -> list[Tensor
     return [found[at] for at in torch.linspace(0, len(found) - 1, keep).long().tolist()]
 
 
-def _fit_proposal(
-    method: Method, theta: Tensor, phi: Tensor, rows: Tensor, seed: int, left: _Time, passes: int = MASKED_PASSES
+def fit_proposal(
+    method: Method, theta: Tensor, phi: Tensor, rows: Tensor, seed: int, left: Time, passes: int = MASKED_PASSES
 ) -> Tensor:
     """The proposal fitted to the weights that answer, also on rows of which further columns are hidden.
 

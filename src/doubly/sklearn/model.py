@@ -246,13 +246,13 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Out
         with use_threads(threads), Progress(quiet=not self.verbose) as progress:
             self._learnt = learn(
                 self.kinds_.columns, rows, minutes=self.minutes, seed=seed,
-                epochs=0 if isinstance(self.epochs, str) else self.epochs, tell=progress.say,
+                epochs=0 if isinstance(self.epochs, str) else self.epochs, stack=False, tell=progress.say,
             )  # fmt: skip
         self._config = dataclasses.replace(self._learnt.config, seed=seed, threads=threads)
         self._facts, self.kind_, self.estimate_ = self._learnt.facts, "mixed", "draws"
         self.hidden_, self.step_, self.n_iter_, self.history_ = self._config.hidden, self._config.step, 0, []
         self.chosen_, self.scores_ = self._learnt.name, self._learnt.scores
-        pairs = [pair for pair in self._learnt.pairs if pair.model == self._learnt.pairs[0].model]
+        pairs = self._learnt.pairs
         self.samples_, self.proposals_ = np.stack([pair.theta.numpy() for pair in pairs]), pairs[0].phi.numpy()[None]
         self.weights_ = self.samples_.mean(0)
         return rows
