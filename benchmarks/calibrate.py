@@ -111,6 +111,9 @@ def cases() -> dict[str, Case]:
 # the paper's thermostat samples at the temperature 1 - alpha / 2, so its friction is small here;
 # without a thermostat the noise of mini-batches heats the chain: all rows in each step leave that of the latents alone
 SAMPLER_CASES = {
+    "thermostat": Case(SBN, LANGEVIN, "thermostat", burn_in=400),
+    "thermostat-scalar": Case(SBN, LANGEVIN, "thermostat-scalar", batch=40, burn_in=400),
+    "sms-ubu": Case(SBN, LANGEVIN, "sms-ubu", step=0.3, friction=0.3, thin=48),
     "sgnht": Case(SBN, LANGEVIN, "sgnht", step=0.3, friction=0.03, batch=40, thin=48),
     "sgnht-scalar": Case(SBN, LANGEVIN, "sgnht-scalar", step=0.3, friction=0.03, batch=40, thin=48),
     "sghmc": Case(SBN, LANGEVIN, "sghmc", step=0.3, friction=0.3, batch=40, thin=48),
@@ -203,20 +206,27 @@ def method(case: Case, seed: int, copies: int) -> Method:
 
 
 def walk(case: Case, x: Tensor, seed: int, steps: int) -> Iterator[Tensor]:
-    """The weights (R, size) after each step on data sets (R, rows, visible); moves are tuned in the burn-in only.
+    """The weights (R, size) after each step on data sets (R, rows, visible), in the order of mini-batches of a run.
 
-    The weights start at a draw of the prior, which is wider than the posterior.
+    The weights start at a draw of the prior, which is wider than the posterior. Moves and samplers tune themselves in
+    the burn-in only, as in a run.
     """
     copies, n = x.shape[:2]
     chosen, rows = method(case, seed, copies), x.flatten(0, 1)
     state = init(chosen, rows)
     theta = torch.randn(chosen.model.size, generator=state.rng)
     state = state._replace(theta=chosen.sampler.init(theta, state.rng))
+    index: list[Tensor] = []
     for t in range(case.burn_in + steps):
-        if t % (n // case.batch) == 0:  # an epoch: each data set has an order of its own
+        epoch, batch = divmod(t, n // case.batch)
+        if batch == 0 and chosen.sampler.there_and_back and epoch % 2:
+            index.reverse()
+        elif batch == 0:  # each data set has an order of its own
             order = torch.rand(copies, n, generator=state.rng).argsort(1) + n * torch.arange(copies)[:, None]
             index = [part.reshape(-1) for part in order.split(case.batch, 1)]
-        part = index[t % len(index)]
+        part = index[batch]
+        if t == case.burn_in:
+            state = state._replace(theta=chosen.sampler.hold(state.theta))
         state = step(chosen, state._replace(began=None if t < case.burn_in else 0), rows[part], part, len(rows))
         if t >= case.burn_in:
             yield split(chosen.model, state.theta.theta)

@@ -4,8 +4,9 @@
     python tests/mutate.py --only sgld     those whose file or description has this word, or one of several
     python tests/mutate.py --slice 0/4     the first quarter
 
-A bug that all its tests pass is a survivor: they are listed at the end, and the exit code is 1. Each bug has a process
-of its own, forked from one that has loaded PyTorch already.
+A bug that all its tests pass is a survivor: they are listed at the end, and the exit code is 1. A bug whose tests were
+not run (a name that is gone, a package that is not there) counts as not planted, not as seen. Each bug has a process of
+its own, forked from one that has loaded PyTorch already. The tree itself is only read.
 """
 
 import argparse
@@ -16,14 +17,16 @@ import sys
 import tempfile
 import time
 import tomllib
+from collections import Counter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 LIST = Path(__file__).with_name("mutations.toml")
 LIMIT = 900  # seconds, after which a bug has made a test run for ever, which is a way to be seen
+Verdict = Literal["seen", "SURVIVES", "NOT RUN"]
 COPIED = ("src", "tests", "docs", "benchmarks", "examples", "pyproject.toml", "README.md", "Makefile")
 
 
@@ -52,15 +55,17 @@ def mutations() -> list[Mutation]:
     return [Mutation(**each) for each in tomllib.loads(LIST.read_text())["mutation"]]
 
 
-def passes(tree: Path, paths: list[str], log: Path) -> bool:
-    """Whether the tests pass, in a process of their own."""
+def verdict(tree: Path, paths: list[str], log: Path) -> Verdict:
+    """Whether one of the tests fails, in a process of their own."""
     child = multiprocessing.get_context("fork").Process(target=_run, args=(tree, paths, log))
     child.start()
     child.join(LIMIT)
     if child.is_alive():
         child.kill()
         child.join()
-    return child.exitcode == 0
+        return "seen"
+    # what ends the process itself has been seen, too; the other codes are pytest's for tests that it could not run
+    return {0: "SURVIVES", 1: "seen"}.get(child.exitcode or 0, "NOT RUN" if (child.exitcode or 0) > 0 else "seen")
 
 
 def _run(tree: Path, paths: list[str], log: Path) -> None:
@@ -75,13 +80,13 @@ def _run(tree: Path, paths: list[str], log: Path) -> None:
     os._exit(int(code))
 
 
-def plant(tree: Path, mutation: Mutation, log: Path) -> bool:
+def plant(tree: Path, mutation: Mutation, log: Path) -> Verdict:
     """Whether the tests see the bug; the tree is afterwards as it was, times of its files included."""
     path = tree / "src" / "doubly" / mutation.file
     text, times = path.read_text(), path.stat()
     path.write_text(mutation.applied(text))
     try:
-        return not passes(tree, mutation.paths(), log)
+        return verdict(tree, mutation.paths(), log)
     finally:
         path.write_text(text)
         # compiled kernels are cached by the time of their file
@@ -97,26 +102,36 @@ def main() -> int:
     part, parts = map(int, args.slice.split("/"))
     every = [each for each in mutations() if any(word in f"{each.file} {each.what}" for word in args.only)]
     chosen = every[len(every) * part // parts : len(every) * (part + 1) // parts]
-    survivors = []
+    found: list[tuple[Verdict, Mutation]] = []
     with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
         tree, log = Path(folder) / "tree", Path(folder) / "log"
         for name in COPIED:
             copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
             copy(ROOT / name, _made(tree / name))
-        if args.unharmed and not passes(tree, sorted({path for each in chosen for path in each.paths()}), log):
+        every_path = sorted({path for each in chosen for path in each.paths()})
+        if args.unharmed and verdict(tree, every_path, log) != "SURVIVES":
             print(log.read_text()[-3000:], "the tests do not pass as they are: mend them first", sep="\n")
             return 1
         for each in chosen:
             start = time.monotonic()
-            seen = plant(tree, each, log)
-            if not seen:
-                survivors.append(each)
-            verdict = "seen    " if seen else "SURVIVES"
-            print(f"{verdict} {time.monotonic() - start:5.0f} s  {each.file}: {each.what}", flush=True)
-    print(f"{len(survivors)} of {len(chosen)} bugs survive")
-    for each in survivors:
-        print(f"  {each.file}: {each.what} ({', '.join(each.tests)})")
-    return 1 if survivors else 0
+            found.append((plant(tree, each, log), each))
+            print(f"{found[-1][0]:8} {time.monotonic() - start:5.0f} s  {each.file}: {each.what}", flush=True)
+    return _summary(found)
+
+
+def _summary(found: list[tuple[Verdict, Mutation]]) -> int:
+    """Print how many were seen in each room, and the others by name; 1 if there are others."""
+    seen, planted = Counter(_room(each) for was, each in found if was == "seen"), Counter(_room(e) for _, e in found)
+    print(", ".join(f"{room} {seen[room]}/{planted[room]}" for room in planted))
+    print(f"{seen.total()} of {len(found)} bugs were seen")
+    for was, each in found:
+        if was != "seen":
+            print(f"  {was}  {each.file}: {each.what} ({', '.join(each.tests)})")
+    return 0 if seen.total() == len(found) else 1
+
+
+def _room(mutation: Mutation) -> str:
+    return Path(mutation.file).parts[0]
 
 
 def _made(path: Path) -> Path:

@@ -6,6 +6,7 @@ import math
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from doubly.analysis.traces import history
 from doubly.core.errors import UserError
 from doubly.core.sealed import dump_json
 from doubly.runs import records
+from doubly.runs.fit import _tell_temperature
 from doubly.runs.folder import Run
 from doubly.samplers import (
     SGHMC,
@@ -205,6 +207,32 @@ def test_a_sampler_of_one_s_own_says_what_its_temperature_should_be():
     assert found.text().startswith("warning: kinetic temperature ")
     assert found.text().endswith("% below 2, which Euler's friction makes of 1; it was made so")
     assert found.to_json().keys() == {"mean", "mcse", "expected", "noise", "compatible"}
+
+
+class Said(list):
+    """Takes note of what a fit says."""
+
+    say = list.append
+
+
+@pytest.mark.parametrize(("mean", "warned"), [(1.04, False), (0.96, False), (1.06, True), (0.94, True)])
+@pytest.mark.parametrize("set_to", [1.0, 0.5])
+def test_a_temperature_is_told_from_5_percent_on(mean, set_to, warned):
+    """At the end of a fit and in a diagnosis: where samples were collected, and in units of what it was set to."""
+    sampler, off = Thermostat(temperature=set_to), {"temperature": 9.0, "thermostat": 0.1}
+    held = {"temperature": mean * set_to, "thermostat": 0.1}
+    records = [{"phase": "burn-in", "sampler": off}] + [{"phase": "collect", "sampler": held}] * 3
+    said = Said()
+    _tell_temperature(said, SimpleNamespace(sampler=sampler), records)  # type: ignore[arg-type]
+    assert len(said) == 1
+    assert said[0].startswith("warning: kinetic temperature" if warned else "kinetic temperature")
+    if warned:
+        assert ("wider" if mean > 1 else "closer together") in said[0]
+    values = np.full((1, 100), mean * set_to) + 1e-6 * np.sin(np.arange(100))
+    found = temperature(sampler, {"temperature": summarise(values), "thermostat": summarise(0 * values + 0.1)})
+    assert found is not None
+    assert found.compatible != warned
+    assert found.text().startswith("warning") == warned
 
 
 def test_without_momentum_there_is_no_temperature():

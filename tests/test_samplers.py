@@ -404,6 +404,15 @@ def test_sgnht_starts_at_its_temperature():
     assert sampler.stats(state)["thermostat"].item() == pytest.approx(0.07, abs=1e-12)
 
 
+@pytest.mark.parametrize("name", [name for name in SAMPLERS if SAMPLERS.make(name).expected_temperature()])
+def test_momentum_starts_at_its_temperature(name: str):
+    """u ~ N(0, eta T), whatever T; five standard errors of 20,000 squares are 5 %, where 5 % of u would be 10 %."""
+    rng = torch.Generator().manual_seed(5)
+    state = SAMPLERS.make(name, temperature=0.6).init(torch.zeros(20_000), rng)
+    start = state.v if hasattr(state, "v") else state.u  # which is in units of eta = 1
+    assert (start**2).mean().item() / 0.6 == pytest.approx(1, abs=5 * math.sqrt(2 / 20_000))
+
+
 def test_sgnht_takes_the_paper_s_step():
     """One `ask` and `tell` are the equations of the paper, and the noise they leave is N(0, 2 a eta), elementwise.
 

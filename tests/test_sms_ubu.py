@@ -46,6 +46,28 @@ def test_without_mini_batches_the_law_is_that_of_ubu():
     assert abs(found["back"].square + 0.02**2 / 6) < 0.02**3
 
 
+def test_the_noise_of_half_a_step_has_the_covariance_derived():
+    """Of 400,000 weights that stand still at 0: noise dw at a time s before the end of half a step leaves exp(-a s) dw
+    in v and (1 - exp(-a s)) / a dw in theta, with dw of variance 2 a T ds, integrated numerically.
+
+    v, and theta as far as it goes along with v and beside it, each within five standard errors, 1 / sqrt(2 n) of a
+    standard deviation and 1 / sqrt(n) in units of what is beside of a slope: 0.6 %, where 5 % must be seen.
+    """
+    n, a, T, rng = 400_000, 0.7, 0.6, torch.Generator().manual_seed(1)
+    zero = torch.zeros(n, dtype=torch.float64)
+    sampler = SMSUBU(friction=a, temperature=T)
+    state = sampler.ask(sampler.init(zero, rng)._replace(v=zero), 1.0, rng)
+    back = (np.arange(10_000) + 0.5) / 20_000
+    left = np.stack([np.exp(-a * back), -np.expm1(-a * back) / a])
+    expected = np.linalg.cholesky(2 * a * T * left @ left.T / 20_000)
+    found = np.linalg.cholesky(np.cov(torch.stack([state.v, state.theta]).numpy()))
+    allowed = 5 / math.sqrt(n)
+    assert abs(found[0, 0] / expected[0, 0] - 1) < allowed / math.sqrt(2)
+    assert abs(found[1, 1] / expected[1, 1] - 1) < allowed / math.sqrt(2)
+    assert abs(found[1, 0] - expected[1, 0]) < allowed * np.hypot(*expected[1])
+    assert allowed * np.hypot(*expected[1]) < 0.05 * expected[1, 0], "5 % of each must be seen"
+
+
 def test_the_sampler_has_the_law_that_is_computed_for_it():
     """Chains that each have orders of their own, at a step where mini-batches that are drawn heat by 19 %.
 

@@ -13,7 +13,7 @@ from doubly.core.codec import to_tensors
 from doubly.data import load
 from doubly.runs.build import build
 from doubly.runs.config import Config, from_dict
-from doubly.samplers import SMSUBU, Thermostat
+from doubly.samplers import PSGLD, SMSUBU, Thermostat
 from doubly.training import tuning
 from doubly.training.protocol import fit
 from doubly.training.state import State, decode, init
@@ -119,6 +119,18 @@ def test_steps_are_held_from_the_first_sample_on():
     (began,) = [key for key in seen if key >= 0]
     assert all(torch.equal(one.square, seen[began][0].square) for one in seen[began])
     assert len({one.t for one in seen[began]}) == 1
+
+
+def test_samplers_are_held_from_the_first_sample_on():
+    """psgld's preconditioner stays as it is once samples are collected, and moves before."""
+    chosen = method(sampler=PSGLD(), step=1e-3, epochs=5, collect=2)
+    seen: dict[bool, list[Any]] = {False: [], True: []}
+    for state, _ in fit(chosen, rows(30), rows(5), init(chosen, rows(30))):
+        seen[state.began is not None].append(state.theta)
+    assert [one.held for one in seen[False]] == [0] * len(seen[False])
+    assert not torch.equal(seen[False][0].v, seen[False][1].v)
+    assert len(seen[True]) > 3
+    assert all(one.held == 1 and torch.equal(one.v, seen[True][0].v) for one in seen[True])
 
 
 def test_the_step_is_recorded():
