@@ -58,6 +58,8 @@ class World:
     proposal: str
     visible: int = 5
     rows: int = 40
+    kind: str = "binary"
+    """Of the data."""
 
     def chain(self) -> Chain:
         return Chain.build(self.model, data=self.visible, hidden=self.hidden)
@@ -86,6 +88,9 @@ class Case:
 SBN = World("sbn", (2,), "sbn")
 NADE = World("nade:width=3,sbn", (2,), "sbn")
 VAE = World("mlp:widths=3,normal", (2,), "gaussian:widths=6")
+# a binary, a real, a category and an ordinal column; the floor keeps the precision of the real one below the others' by
+# no more than a step of 0.2 bears
+MIXED = World("mixed:columns=b-r-c3-o3,floor=0.99,normal", (2,), "gaussian:widths=6", visible=8, kind="mixed")
 NAIS = 600  # steps of burn-in: a unit that the first, ignorant proposals have switched off takes long to come back
 # remembered states, by a move that takes all data sets at once
 LANGEVIN = "persistent:moves=langevin"
@@ -100,6 +105,7 @@ def cases() -> dict[str, Case]:
         "nade-persistent": Case(NADE, "persistent"),
         "vae-nais-20": Case(VAE, "nais:draws=20", burn_in=NAIS, settings={"objective": "iwae"}),
         "vae-persistent": Case(VAE, "persistent"),
+        "mixed-persistent": Case(MIXED, "persistent", step=0.2, thin=48, burn_in=400),
         "sbn-persistent": Case(SBN, "persistent"),
         "sbn-gibbs": Case(SBN, "gibbs"),
     }
@@ -144,19 +150,30 @@ FUNCTIONS = ("‖θ‖²", "log p(X)", "p(x₁ = 1)", "mean bias")
 
 def functions(world: World, thetas: Tensor, x: Tensor) -> Tensor:
     """Of weights (R, size) and data sets (R, rows, visible): (R, functions)."""
-    model, every = stack(world.chain(), len(thetas)), _bits(world.visible)
-    z, log_weight = _nodes(world.chain())
+    model, copies = stack(world.chain(), len(thetas)), len(thetas)
     with torch.no_grad():
         thetas = thetas.double()
         theta = join(model, thetas)
-        rows = every.repeat(len(thetas), 1)
-        law = model.log_prob(theta, (rows, z[:, None].expand(-1, len(rows), -1))) + log_weight[:, None]
-        law = law.logsumexp(0).view(len(thetas), -1)  # of every row that there is
         params = model.unflatten(theta)[0]
-        bias = params[next(name for name in ("b", "b_logits") if name in params)].mean(1)
-        number = (x.double() @ 2.0 ** torch.arange(world.visible - 1, -1, -1, dtype=torch.float64)).long()
-        first = law[:, every[:, 0] == 1].exp().sum(1)
-        return torch.stack([thetas.square().sum(1), law.gather(1, number).sum(1), first, bias], 1)
+        bias = params[next(name for name in ("b", "b_logits", "b_scores") if name in params)].mean(1)
+        if world.kind == "binary":  # every row that there is; those of the data are among them
+            every = _bits(world.visible)
+            law = _marginal(model, theta, every.repeat(copies, 1)).view(copies, -1)
+            number = (x.double() @ 2.0 ** torch.arange(world.visible - 1, -1, -1, dtype=torch.float64)).long()
+            whole, first = law.gather(1, number).sum(1), law[:, every[:, 0] == 1].exp().sum(1)
+        else:
+            whole = _marginal(model, theta, x.double().flatten(0, 1)).view(copies, -1).sum(1)
+            z, log_weight = _nodes(model)
+            share = torch.softmax(log_weight - z.square().sum(1) / 2, 0)  # of the standard normal latents
+            one = model.layers[0].mean(params, x.double()[:, 0], z[:, None].expand(-1, copies, -1))[..., 0]
+            first = share @ one
+        return torch.stack([thetas.square().sum(1), whole, first, bias], 1)
+
+
+def _marginal(model: Chain, theta: Tensor, rows: Tensor) -> Tensor:
+    """log p(x) of rows (R B, D), those of each data set after those of the one before it."""
+    z, log_weight = _nodes(model)
+    return (model.log_prob(theta, (rows, z[:, None].expand(-1, len(rows), -1))) + log_weight[:, None]).logsumexp(0)
 
 
 def _bits(width: int) -> Tensor:
@@ -202,7 +219,7 @@ def method(case: Case, seed: int, copies: int) -> Method:
             **case.settings,
         }
     )
-    return stacked(build(config, Facts(world.visible, "binary", (world.visible,))), copies)
+    return stacked(build(config, Facts(world.visible, world.kind, (world.visible,))), copies)
 
 
 def walk(case: Case, x: Tensor, seed: int, steps: int) -> Iterator[Tensor]:

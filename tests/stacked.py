@@ -78,7 +78,7 @@ class Stack(Layer):
         return Drawn(*bernoulli.draw_with_log_prob(logits, rng, draws))
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
-        raise NotImplementedError
+        return self._mapped(self.layer.mean, params, value, given)
 
     def _mapped(self, function: Any, params: Params, *tensors: Tensor) -> Any:
         """The layer's function of its parameters and of tensors (…, R B, n), as (…, R B, …)."""

@@ -439,6 +439,9 @@ def test_every_score_of_a_row_is_listed_and_marks_tell_what_a_result_lacks(small
     assert {"code not committed", "data not checksummed", "not settled"} <= set(unclean.marks())
     clean = dataclasses.replace(first, commit="abc", settled=True)
     assert not {"code not committed", "data not checksummed", "not settled"} & set(clean.marks())
+    for temperature, mark in ((1.04, None), (1.37, "temperature off by +37%"), (0.94, "temperature off by -6%")):
+        off = [each for each in dataclasses.replace(clean, temperature=temperature).marks() if "temperature" in each]
+        assert off == [mark] * (mark is not None)
     (results / history.FILE).write_text("{}\n")
     with pytest.raises(UserError, match="is no list of scores"):
         tables.page(results)

@@ -13,6 +13,8 @@ from doubly.core.errors import UserError
 from doubly.core.files import write
 from doubly.paper.recipes import FREE, Recipe, recipes, with_recommended
 from doubly.runs.config import Config, from_dict
+from doubly.samplers import SAMPLERS
+from doubly.samplers.sampler import NEAR
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,12 @@ class RowResult(Result):
             return f"{self.temperatures or 0:,} temperatures{apart}"
         return f"{self.draws:,} draws, k̂ > 0.7: {self.unreliable_share:.0%}"
 
+    @property
+    def heat(self) -> float:
+        """The share by which the kinetic temperature is above that which its sampler should have; 0 if none is known."""
+        expected = SAMPLERS.make(self.config.sampler, friction=self.config.friction).expected_temperature()
+        return 0.0 if self.temperature is None or expected is None else self.temperature / expected - 1
+
     def marks(self) -> list[str]:
         """Remarks beside the number: what it lacks, and where it differs from what its recipe says now."""
         recipe = recipes().get(self.name)
@@ -130,6 +138,7 @@ class RowResult(Result):
             "code not committed": self.commit is None or self.commit.endswith("-dirty"),
             "data not checksummed": self.data_sha256 is None,
             "not annealed": recipe.evaluation.ais > 0 and self.annealed is None,
+            f"temperature off by {self.heat:+.0%}": abs(self.heat) > NEAR,
         }
         return [
             *(word for word, true in said.items() if true),

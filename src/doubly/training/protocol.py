@@ -16,8 +16,13 @@ from doubly.core.statistics import stderr
 from doubly.latents.pair import Pair
 from doubly.layers.chain import Chain
 from doubly.training.method import Method, latest_start, mover, watched_from
-from doubly.training.state import State, finished, healthy
+from doubly.training.state import State, finished, healthy, init
 from doubly.training.step import batches, rows_at, step
+
+FAR = 3.0
+"""Nats a cell that rows may become less likely than with the weights that training starts from. A step that is far too
+large need not lead out of the numbers: a friction that adapts, or a gradient that is bounded, keeps weights finite that
+have nothing to do with the posterior. (A binary cell of which nothing is known has lost 0.7 nats.)"""
 
 
 class Record(NamedTuple):
@@ -65,7 +70,7 @@ def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[
                         yield state, None
             state = state._replace(batch=state.batch + 1, inner=0)
             yield state, None
-        state, record = _end_epoch(method, state, valid)
+        state, record = _end_epoch(method, state, train, valid)
         yield state, record
 
 
@@ -121,10 +126,13 @@ def _wait_or_collect(method: Method, state: State) -> State:
     )
 
 
-def _end_epoch(method: Method, state: State, valid: Tensor) -> tuple[State, Record]:
+def _end_epoch(method: Method, state: State, train: Tensor, valid: Tensor) -> tuple[State, Record]:
     """Validate, decide what comes next, and hand over to the sampler where the warm-up ends."""
-    _check_health(method, state)
+    if not healthy(state):
+        raise _diverged(method, state, f"the largest gradient was {state.totals[3].item():.3g}")
     rows = _validate(method, state, valid)
+    if (lost := _lost(method, state, train, valid, rows)) > FAR * valid.shape[1]:
+        raise _diverged(method, state, f"rows are {lost:.3g} nats less likely than before the first step,")
     after = next_epoch(method, state, rows.double().mean().item())
     record = _record(method, state, after, rows)
     if after.epoch == method.warmup:
@@ -134,16 +142,25 @@ def _end_epoch(method: Method, state: State, valid: Tensor) -> tuple[State, Reco
     return after, record
 
 
-def _check_health(method: Method, state: State) -> None:
-    if healthy(state):
-        return
-    name = "warmup_step" if state.epoch < method.warmup else "step"
-    size, largest = mover(method, state.epoch).step / 3.0**state.retried, state.totals[3].item()
-    if name == "step" and method.step == "auto":
+def _lost(method: Method, state: State, train: Tensor, valid: Tensor, rows: Tensor) -> float:
+    """By how much rows are less likely than at the start: those of training over the epoch, and those of validation.
+
+    The smaller of both counts, so that a chain that has learnt its training rows by heart has not diverged.
+    """
+    now = max(rows.double().mean().item(), (state.totals[1] / state.totals[0]).item())
+    if now > -FAR * valid.shape[1]:  # not worth looking at the start for
+        return 0.0
+    return _validate(method, init(method, train), valid).double().mean().item() - now
+
+
+def _diverged(method: Method, state: State, found: str) -> Diverged:
+    chosen = mover(method, state.epoch)
+    name, size = ("warmup_step" if state.epoch < method.warmup else "step"), chosen.step / 3.0**state.retried
+    if chosen.automatic:
         size = step_of(method, state)
-    raise Diverged(
-        f"the chain diverged in epoch {state.epoch + 1}: the largest gradient was {largest:.3g} "
-        f"with {name} {size:g}; try {name} {size / 3:.2g}"
+    instead = "auto" if chosen.sampler.takes_scales and not chosen.automatic else f"{size / 3:.2g}"
+    return Diverged(
+        f"the chain diverged in epoch {state.epoch + 1}: {found} with {name} {size:g}; try {name} {instead}"
     )
 
 
