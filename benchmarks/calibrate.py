@@ -17,6 +17,7 @@ import argparse
 import itertools
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ from torch import Tensor
 
 from doubly import SAMPLERS
 from doubly.core.random import generator
+from doubly.kernels import choose
 from doubly.layers import Chain
 from doubly.runs.build import Facts, build
 from doubly.runs.config import Config
@@ -276,15 +278,37 @@ def kept(name: str, case: Case) -> list[Replicate]:
     if not path.exists():
         return []
     found = json.loads(path.read_text())
-    if found["case"] != json.loads(json.dumps(asdict(case))):
+    if _case(found["case"]) != case:
         raise SystemExit(f"{path} was run with other settings: delete it to start over, or bring them back")
     return [Replicate(*replicate) for replicate in found["replicates"]]
+
+
+def kernels() -> str:
+    """Their random numbers differ, and so do the rows that are drawn from a model."""
+    return "plain" if os.environ.get(choose.VARIABLE) == "0" else "fused"
+
+
+def _data(name: str) -> str:
+    """With which kernels the data of a case were drawn."""
+    return str(json.loads((FOLDER / f"{name}.json").read_text()).get("kernels", "fused"))
+
+
+def _case(fields: dict[str, Any]) -> Case:
+    """As it was written; a setting that there was not then has its default."""
+    world = fields["world"] | {"hidden": tuple(fields["world"]["hidden"])}
+    return Case(**fields | {"world": World(**world)})
 
 
 def keep(name: str, case: Case, replicates: list[Replicate], seconds: float) -> None:
     path = FOLDER / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    head = {"functions": FUNCTIONS, "fields": Replicate._fields, "case": asdict(case), "cpu_seconds": seconds}
+    head: dict[str, Any] = {
+        "functions": FUNCTIONS,
+        "fields": Replicate._fields,
+        "case": asdict(case),
+        "cpu_seconds": seconds,
+    }
+    head["kernels"] = kernels()
     lines = ",\n".join(json.dumps(replicate) for replicate in replicates)
     text = json.dumps(head, ensure_ascii=False)[:-1] + f', "replicates": [\n{lines}\n]}}\n'
     beside = path.with_suffix(".tmp")
@@ -367,7 +391,7 @@ def shifts(chosen: dict[str, Case]) -> str:
     for name, case in chosen.items():
         against = f"{name.partition('-')[0] if not name.startswith(('sampler', 'sgnht')) else 'sbn'}-persistent"
         one, other = kept(name, case), kept(against, cases()[against])
-        if name == against or min(len(one), len(other)) < 2:
+        if name == against or min(len(one), len(other)) < 2 or _data(name) != _data(against):
             continue
         found = [shift(one, other, i) for i in range(len(FUNCTIONS))]
         lines.append(f"| `{name}`, `{against}` | {' | '.join(f'{m:+.3f} ± {e:.3f}' for m, e in found)} |")

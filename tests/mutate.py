@@ -64,8 +64,11 @@ def verdict(tree: Path, paths: list[str], log: Path) -> Verdict:
         child.kill()
         child.join()
         return "seen"
-    # what ends the process itself has been seen, too; the other codes are pytest's for tests that it could not run
-    return {0: "SURVIVES", 1: "seen"}.get(child.exitcode or 0, "NOT RUN" if (child.exitcode or 0) > 0 else "seen")
+    code = child.exitcode or 0
+    if code == 0:
+        return "SURVIVES"
+    # what ends the process itself has been seen, too; codes above 1 are pytest's for tests that it could not run
+    return "seen" if code <= 1 else "NOT RUN"
 
 
 def _run(tree: Path, paths: list[str], log: Path) -> None:

@@ -356,7 +356,7 @@ def test_a_result_that_is_none_is_named(small, tmp_path):
 
 def test_a_result_says_in_what_it_differs_from_its_recipe(small, tmp_path):
     found = reproduce.reproduce("small", tmp_path, tmp_path / "runs", budget=0.01, quiet=True)
-    found = dataclasses.replace(found, commit="abc", settled=None)
+    found = dataclasses.replace(found, commit="abc", settled=None, temperature=1.0)
     assert found.marks() == ["cut"]
 
     def changed(refit: tuple[int, str] = found.refit, **settings: Any) -> RowResult:
@@ -369,7 +369,7 @@ def test_a_result_says_in_what_it_differs_from_its_recipe(small, tmp_path):
 
 def test_a_result_says_what_it_lacks(small, monkeypatch, tmp_path):
     found = reproduce.reproduce("small", tmp_path / "results", tmp_path / "runs", threads=1, quiet=True)
-    found = dataclasses.replace(found, commit="abc", settled=None)
+    found = dataclasses.replace(found, commit="abc", settled=None, temperature=1.0)
     assert found.marks() == []
     assert found.text() == f"small: {found.value()}, published -5.58, {found.hours:.2f} hours"
     newer = dataclasses.replace(

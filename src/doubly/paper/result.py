@@ -118,7 +118,7 @@ class RowResult(Result):
 
     @property
     def heat(self) -> float:
-        """The share by which the kinetic temperature is above that which its sampler should have; 0 if none is known."""
+        """The share by which the kinetic temperature is above what its sampler should have; 0 if none is known."""
         expected = SAMPLERS.make(self.config.sampler, friction=self.config.friction).expected_temperature()
         return 0.0 if self.temperature is None or expected is None else self.temperature / expected - 1
 
