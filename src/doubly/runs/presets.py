@@ -45,6 +45,7 @@ PRESETS: dict[str, tuple[str, dict[str, Any]]] = {
             "phi_step": 1e-3,
             "resample": False,
             "theta_steps": 1,
+            "valid_draws": 20,
             "patience": 100,
             "min_epochs": 100,
             "epochs": 10_000,
