@@ -198,7 +198,6 @@ def test_damaged_records_are_told_by_their_file_and_never_needed_to_go_on(conten
     [
         ({"hidden": 200}, "hidden must be a list of whole numbers, as in (200,), got 200"),
         ({"hidden": (2.5,)}, "got (2.5,)"),
-        ({"data": np.zeros((3, 2))}, "data must be a text, got ndarray; for an array take DeepGenerativeModel"),
         ({"step": "0.1"}, "step must be a number, or auto, got '0.1'"),
         ({"epochs": 2.5}, "epochs must be a whole number, got 2.5"),
         ({"resample": "yes"}, "resample must be true or false, got 'yes'"),

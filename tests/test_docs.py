@@ -27,7 +27,7 @@ TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-SHORTER = {"--minutes 3": "--epochs 12 --collect 5", "minutes=3": "epochs=12, collect=5"}  # no test waits for minutes
+SHORTER = {"--minutes 3": "--epochs 6 --collect 4", "minutes=3": "epochs=6, collect=4"}  # no test waits for minutes
 
 
 def blocks(language: str) -> list:
