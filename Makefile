@@ -7,7 +7,7 @@ RUN ?= runs/digits
 # without use on so few rows
 FIT ?= --hidden 50 --prior student-t:scale=1 --epochs 800 --collect 40
 
-.PHONY: setup run test quick check bench bench-quality bench-tables study calibrate mutate figures docs torture setup-browser
+.PHONY: setup run test quick check bench bench-quality bench-tables study calibrate mutate figures docs wheel torture setup-browser
 
 setup: $(VENV)/.installed
 
@@ -80,6 +80,17 @@ mutate: setup
 figures: setup
 	$(BIN)/python benchmarks/figures.py
 
-docs: setup
+# registry, glossary, and the site of all pages in site/; open site/index.html, or serve it for the search:
+# python -m http.server -d site
+docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/registry.py
 	$(BIN)/python docs/glossary.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	touch $@
+
+# a wheel in dist/
+wheel: setup
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .

@@ -1,5 +1,6 @@
 """What the documents say is run: every block, the first commands of the README, the tables; links lead somewhere."""
 
+import importlib
 import os
 import re
 import runpy
@@ -131,6 +132,31 @@ def test_every_page_is_in_the_index():
     index = ROOT / "docs" / "README.md"
     listed = {(index.parent / link).resolve() for link in re.findall(r"\]\(([\w./-]+\.md)\)", index.read_text())}
     assert listed == {page.resolve() for page in PAGES} - {index.resolve()}
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    """docs/site.py puts the pages at the root and the examples in their places; README.md of docs/ becomes pages.md."""
+    listed = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1], re.M)
+    here = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES[1:]} - {"README.md"}
+    moved = re.findall(r'^    "\S+": "(\S+\.md)",$', (ROOT / "docs" / "site.py").read_text(), re.M)
+    examples = {f"examples/{path.stem}.md" for path in (ROOT / "examples").glob("*.py")}
+    assert len(moved) == 5
+    assert sorted(listed) == sorted(here | set(moved) | examples)
+
+
+def test_the_page_of_the_api_has_every_public_name_once():
+    page = (ROOT / "docs" / "api.md").read_text()
+    assert sorted(re.findall(r"^(?:::: |\| `)doubly\.(\w+)", page, re.M)) == sorted(doubly.__all__)
+
+
+def test_the_page_of_the_method_names_functions_that_are_there():
+    rows = re.findall(r"^\| (\d+) \| .* \| `(.*?)\.py` \| `(.*?)` \|$", (ROOT / "docs" / "method.md").read_text(), re.M)
+    assert [int(number) for number, _, _ in rows] == list(range(1, 35))
+    for _, file, name in rows:
+        found = importlib.import_module(f"doubly.{file.replace('/', '.')}")
+        for part in name.split("."):
+            found = getattr(found, part)
+        assert found.__module__ == f"doubly.{file.replace('/', '.')}", f"{name} is not of {file}.py"
 
 
 def test_the_architecture_page_lists_the_files_of_a_step():
