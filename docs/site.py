@@ -50,7 +50,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         anchor = link[2] or ""
         return f"]({posixpath.relpath(there, posixpath.dirname(here) or '.')}{anchor})"
 
-    return re.sub(r"\]\((?![a-z]+:|#)([^)#\s]+)(#[^)]*)?\)", place, markdown)
+    linked = re.sub(r"\]\((?![a-z]+:|#)([^)#\s]+)(#[^)]*)?\)", place, markdown)
+    rows = re.compile(r"^\|.*$", re.M)  # of tables: a number stays on one line with its error
+    return rows.sub(lambda row: re.sub(r"(?<=\d) ± (?=\d)", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}", row[0]), linked)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
