@@ -80,8 +80,7 @@ mutate: setup
 figures: setup
 	$(BIN)/python benchmarks/figures.py
 
-# registry, glossary, and the site of all pages in site/; open site/index.html, or serve it for the search:
-# python -m http.server -d site
+# registry, glossary, and the site of all pages: open site/index.html
 docs: $(VENV)/.installed-docs
 	$(BIN)/python docs/registry.py
 	$(BIN)/python docs/glossary.py

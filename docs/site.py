@@ -56,7 +56,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """Refuse a site that would fetch something from elsewhere: it has to work without a network."""
+    """Give the search an index that can be read without a server, and refuse a site that needs a network."""
+    search = Path(config.site_dir) / "search"
+    (search / "search_index.js").write_text(f"var __index = {(search / 'search_index.json').read_text()}")
     fetched = re.compile(r'<(?:script|link|img|iframe)\b[^>]*?\b(?:src|href)="?((?:https?:)?//[^"\s>]+)')
     for path in sorted(Path(config.site_dir).rglob("*.html")):
         for address in fetched.findall(path.read_text()):
