@@ -135,10 +135,10 @@ def test_every_page_is_in_the_index():
 
 
 def test_every_page_is_in_the_navigation_of_the_site():
-    """docs/site.py puts the pages at the root and the examples in their places; README.md of docs/ becomes pages.md."""
+    """docs/hooks.py puts pages at the root and the examples in their places; README.md of docs/ becomes pages.md."""
     listed = re.findall(r": ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1], re.M)
     here = {page.relative_to(ROOT / "docs").as_posix() for page in PAGES[1:]} - {"README.md"}
-    moved = re.findall(r'^    "\S+": "(\S+\.md)",$', (ROOT / "docs" / "site.py").read_text(), re.M)
+    moved = re.findall(r'^    "\S+": "(\S+\.md)",$', (ROOT / "docs" / "hooks.py").read_text(), re.M)
     examples = {f"examples/{path.stem}.md" for path in (ROOT / "examples").glob("*.py")}
     assert len(moved) == 5
     assert sorted(listed) == sorted(here | set(moved) | examples)

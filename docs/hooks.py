@@ -69,6 +69,6 @@ def on_post_build(config: MkDocsConfig) -> None:
 
 
 def _example(text: str) -> str:
-    """A page that shows a script, under the first line of its docstring."""
-    title = text.split('"""')[1].strip().splitlines()[0]
-    return f"# {title.rstrip('.')}\n\n```python\n{text}```\n"
+    """A page that shows a script: its docstring as prose, then its code."""
+    _, story, code = text.split('"""', 2)
+    return f"# {story.split(':')[0]}\n\n{story.strip()}\n\n```python\n{code.strip()}\n```\n"
