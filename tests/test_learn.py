@@ -18,6 +18,7 @@ from doubly.layers import Chain, Mixed
 from doubly.runs.automatic import candidates
 from doubly.runs.baseline import baselines, gaussian_by_em, started_from
 from doubly.runs.learn import Learnt, learn
+from doubly.runs.mixture import Layout, Mixture
 from test_mixed import Small
 from test_tables import table, written
 
@@ -223,6 +224,25 @@ def test_completions_and_copies_follow_the_enumerated_law():
     for found in (done.expected[:, 1:4], done.copies[:, :, 1:4].mean(0)):
         error = found.std(0) / math.sqrt(300)
         assert (abs(found.mean(0) - law) < 5 * error + 10 * law * (1 - law) / 200).all()
+
+
+def says(value: float) -> Mixture:
+    """A mixture of one class and one real column that is sure of its value."""
+    tiny = torch.full((1, 1, 1), 1e-12, dtype=torch.float64)
+    return Mixture(Layout.of("r", 1), torch.ones(1).double(), torch.tensor([[value]]).double(), tiny, ())
+
+
+def test_copies_are_of_the_members_as_their_weights_say():
+    """0 with weight 0.9, 1 with 0.1, two copies: one of them is 1 in a fifth of the seeds. The mean of two has a
+    standard deviation of 0.2; 400 seeds within five standard errors of 0.1. The expectation is 0.1 each time."""
+    stack, rows = SimpleNamespace(members=[(0.9, says(0.0)), (0.1, says(1.0))]), torch.full((1, 1), math.nan)
+    done = [complete(stack, rows, 2, seed) for seed in range(400)]  # type: ignore[arg-type]
+    assert {each.copies.shape for each in done} == {(2, 1, 1)}
+    assert abs(np.mean([each.copies for each in done]) - 0.1) < 5 * 0.2 / math.sqrt(400)
+    assert abs(np.mean([each.copies[0] for each in done]) - 0.1) < 5 * 0.3 / math.sqrt(400)  # no place has a favourite
+    np.testing.assert_allclose([each.expected[0, 0] for each in done], 0.1, atol=1e-6)
+    ten = complete(stack, rows, 10)  # type: ignore[arg-type]
+    assert ten.copies.round().sum() == 1
 
 
 def test_an_odd_cell_is_found(learnt):

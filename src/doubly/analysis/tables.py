@@ -38,23 +38,30 @@ def complete(learnt: Learnt, rows: Tensor, copies: int = SPREAD_COPIES, seed: in
 
     With samples of weights, draws of the latents are weighed by what is observed; the expectation is their weighted
     mean, and each copy has latents that are chosen by weight, then the missing entries drawn given them. Mixtures are
-    exact. Each member of the stack gives as many of the copies as its weight says.
+    exact. Each member of the stack gives as many of the copies as its weight says, on average over seeds.
     """
     members, rng = learnt.members, generator("cpu", seed, "complete")
     expected, drawn = rows.new_zeros(rows.shape), []
-    at = 0.0
-    for weight, member in members:
-        number = max(1, round((at + weight) * copies) - round(at * copies))
-        at += weight
+    for number, (weight, member) in zip(_shares([w for w, _ in members], copies, rng), members, strict=True):
+        asked = max(1, number)  # one that gives no copy has its say in the expectation
         if isinstance(member, Mixture):
-            parts = [member.complete(rows, number, rng)]
+            parts = [member.complete(rows, asked, rng)]
         else:
-            parts = [_completed(member, block, number, rng) for block in _blocks(rows)]
+            parts = [_completed(member, block, asked, rng) for block in _blocks(rows)]
         expected += weight * torch.cat([mean for mean, _ in parts])
-        drawn.append(torch.cat([copy for _, copy in parts], 1))
+        drawn.append(torch.cat([copy[:number] for _, copy in parts], 1))
     every = torch.cat(drawn)
-    turns = every[torch.randperm(len(every), generator=rng)[:copies]]
+    turns = every[torch.randperm(copies, generator=rng)]
     return Completed(torch.where(rows.isnan(), expected, rows).numpy(), turns.numpy())
+
+
+def _shares(weights: list[float], copies: int, rng: torch.Generator) -> list[int]:
+    """How many of the copies each member gives: within one of copies x weight, and that on average."""
+    u, at, found = float(torch.rand(1, generator=rng, dtype=torch.float64)), 0.0, []
+    for weight in weights[:-1]:
+        found.append(math.floor((at + weight) * copies + u) - math.floor(at * copies + u))
+        at += weight
+    return [*found, copies - sum(found)]
 
 
 def _completed(pair: Pair, rows: Tensor, copies: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
