@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import doubly
 from doubly import UserError, cli
@@ -55,6 +56,26 @@ def test_a_table_is_asked_in_its_own_units_and_words(exported):
         file.log_likelihood([[1, 2, 3, 4]])
     with pytest.raises(UserError, match="ask `scaled`"):
         file.log_conditional(rows, rows, rows)
+
+
+def test_a_table_is_shown_in_short_and_drawn_as_the_model_sees_it(exported):
+    file: Any = doubly.load(exported / "m.doubly")
+    assert repr(file).startswith("PosteriorInUnits(model=")
+    assert len(repr(file)) < 200
+    assert "PosteriorInUnits" in file._repr_html_()
+    width, axes = file.model.layers[0].n_out, Figure().subplots()
+    drawn = file.plot_samples(4, axes, of="last").images[0].get_array()
+    assert drawn.shape == (4, width)
+    np.testing.assert_array_equal(drawn, file.scaled.sample(4, of="last"))
+    rows = {"kind": ["red", "blue"], "grade": [1, None], "yes": [0, 1], "size": [25.5, None]}
+    drawn = file.plot_completions(rows, draws=3, ax=Figure().subplots(), of="last").images[0].get_array()
+    assert drawn.shape == (2 + 3 * 2, width)
+    there = ~np.isnan(file.units.encode(rows))
+    np.testing.assert_allclose(drawn[2:4][there], file.units.encode(rows)[there], atol=1e-6)
+    with pytest.raises(UserError, match="rows with missing cells"):
+        file.plot_completions()
+    with pytest.raises(UserError, match="no picture"):
+        file.plot_weights()
 
 
 def test_neither_rows_nor_the_path_are_in_it(exported):

@@ -88,8 +88,9 @@ def _pictures(
 ) -> "Axes":
     """Rows as a grid of images, or where they are none, as a map with a line for each."""
     limit = float(np.nanquantile(np.abs(rows), 0.99)) or 1.0  # a few weights are far larger than all others
+    least = min(0.0, float(np.nanmin(rows)))  # rows of a table may be negative
     look: dict[str, Any] = (
-        {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit} if signed else {"cmap": "gray_r", "vmin": 0.0}
+        {"cmap": "RdBu_r", "vmin": -limit, "vmax": limit} if signed else {"cmap": "gray_r", "vmin": least}
     )
     if len(shape) == 2:
         columns = columns or math.ceil(math.sqrt(len(rows)))

@@ -102,10 +102,10 @@ class Posterior:
                 raise UserError("chains of one ensemble must have proposals of the same kind: evaluate them one by one")
 
     def __repr__(self) -> str:
-        return f"Posterior({', '.join(f'{name}={value}' for name, value in self._told().items())})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value}' for name, value in self._told().items())})"
 
     def _repr_html_(self) -> str:
-        return html_table("Posterior", self._told())
+        return html_table(type(self).__name__, self._told())
 
     def _told(self) -> dict[str, str]:
         """What a reader wants to see of it first."""

@@ -1,7 +1,7 @@
 """A posterior of a table whose columns were scaled, asked and answering in the units and words of the table."""
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -9,6 +9,9 @@ from doubly.core.errors import UserError
 from doubly.core.types import By, Of
 from doubly.latents.completions import ImputeConfig
 from doubly.posterior.store import Posterior
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Units(Protocol):
@@ -37,7 +40,7 @@ class ImputedTable(NamedTuple):
     there."""
 
 
-@dataclass
+@dataclass(repr=False)
 class PosteriorInUnits(Posterior):
     """What a run or an estimator has learnt of a table; `scaled` is the posterior behind it.
 
@@ -99,6 +102,21 @@ class PosteriorInUnits(Posterior):
     def log_conditional(self, *rows: Any, **how: Any) -> np.ndarray:
         """Refused: what is hidden and what is known would have to be tables."""
         raise UserError("log_conditional takes rows as the model sees them: ask `scaled`, with rows of its units")
+
+    def plot_samples(self, n: int = 100, ax: "Axes | None" = None, **options: Any) -> "Axes":
+        """Draw n new rows as the model sees them, a line for each. Options are those of `sample`."""
+        return self.scaled.plot_samples(n, ax, **options)
+
+    def plot_completions(
+        self, x: Any = None, n: int = 10, draws: int = 3, ax: "Axes | None" = None, **options: Any
+    ) -> "Axes":
+        """Draw rows of a table with missing cells and completions of them, as the model sees them.
+
+        Options are those of `impute`.
+        """
+        if x is None:
+            raise UserError("a table has no lower half to complete: give plot_completions rows with missing cells")
+        return self.scaled.plot_completions(self._units.encode(x), n, draws, ax, **options)
 
 
 def in_units(log_likelihood: np.ndarray, rows: np.ndarray, log_scale: np.ndarray) -> np.ndarray:
