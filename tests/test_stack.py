@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 from doubly.runs.mixture import Layout, Mixture, by_em, conditioned
-from doubly.runs.stack import answering, contest, designs, hold_out, pruned, stacked
+from doubly.runs.stack import answering, bootstrap, contest, designs, hold_out, pruned, stacked
 
 LAYOUT = Layout.of("r-c3-r-b", 6)
 SHARE = torch.tensor([0.3, 0.7], dtype=torch.float64)
@@ -165,6 +165,17 @@ def test_the_right_number_of_classes_is_weighed_and_answers():
     assert sum(w for w, _ in found) == pytest.approx(1)
     assert len(found) >= len(chosen)
     assert len(answering([chosen[0][0]], [1.0], LAYOUT, rows, 0, lambda: False)) == 1
+
+
+def test_rows_of_a_bootstrap_count_by_an_exponential_law():
+    """A KS test fails by chance for one seed in 10,000; EM bears a class of which all rows count next to nothing."""
+    count = bootstrap(5000, torch.Generator().manual_seed(0))
+    assert stats.kstest(count.numpy(), stats.expon.cdf).pvalue > 1e-4
+    rows = drawn(60, 0.2)
+    weight = bootstrap(60, torch.Generator().manual_seed(1))
+    weight[rows[:, 5] == 1] = 1e-16
+    for classes in (1, 3):
+        assert by_em(LAYOUT, rows, classes, 2, 0, weight).log_prob(rows).isfinite().all()
 
 
 def test_no_class_has_too_few_rows():

@@ -124,10 +124,15 @@ def contest(layout: Layout, held: Held, seed: int, more: Callable[[], bool]) -> 
     return found
 
 
+def bootstrap(n: int, rng: torch.Generator) -> Tensor:
+    """How much each of n rows counts in a Bayesian bootstrap: Exp(1), of mean and variance one."""
+    return -torch.rand(n, generator=rng, dtype=torch.float64).clamp(min=1e-9).log()
+
+
 def answering(
     designs: list[Design], weights: list[float], layout: Layout, rows: Tensor, seed: int, more: Callable[[], bool]
 ) -> list[tuple[float, Mixture]]:
-    """The mixtures that answer, fitted to all cells: several of each, to rows that count by chance (a bootstrap).
+    """The mixtures that answer, fitted to all cells: several of each, to rows that count by chance.
 
     What differs between them is what is not known of the table.
     """
@@ -137,7 +142,6 @@ def answering(
         for turn in range(1, max(1, round(FITS * share))):
             if not more():
                 break
-            count = 0.5 - 0.5 * torch.rand(len(rows), generator=rng, dtype=torch.float64).clamp(min=1e-9).log()
-            fits.append(design.fit(layout, rows, seed + turn, count))
+            fits.append(design.fit(layout, rows, seed + turn, bootstrap(len(rows), rng)))
         found += [(share / len(fits), fit) for fit in fits]
     return found
