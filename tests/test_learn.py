@@ -2,6 +2,7 @@
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from doubly.analysis.tables import complete, log_missing, log_prob, odd_cells
 from doubly.data import Column, Columns, guess
 from doubly.data.columns import sheet_of
 from doubly.layers import Chain, Mixed
+from doubly.runs import learn as learning
+from doubly.runs import stack
 from doubly.runs.automatic import candidates
 from doubly.runs.baseline import baselines, gaussian_by_em, started_from
 from doubly.runs.learn import Learnt, learn
@@ -184,6 +187,41 @@ def test_the_budget_is_counted_by_the_clock():
     assert np.isfinite(log_prob(found, rows)).all()
 
 
+def test_mixtures_that_answer_have_time_of_their_own(monkeypatch):
+    """Sampling and the proposal may take all that is left: the fits of a bootstrap are there before."""
+    columns, rows = mixed_rows(60)
+    now, asked = [0.0], []
+
+    def answering(*args: Any) -> list[tuple[float, Mixture]]:
+        asked.append(args[-1]())
+        return stack.answering(*args)
+
+    def endless(racer: Any, *_: Any) -> tuple[list[torch.Tensor], torch.Tensor]:
+        now[0] = 1e9
+        return [racer.pair.theta], racer.pair.phi
+
+    monkeypatch.setattr(learning, "answering", answering)
+    monkeypatch.setattr(learning, "_sampled_and_fitted", endless)
+    # both have a weight, whatever they say of hidden cells
+    monkeypatch.setattr(learning, "stacked", lambda scores: torch.full((len(scores),), 1 / len(scores)).double())
+    monkeypatch.setattr(learning, "contest", lambda *args: stack.contest(*args[:3], lambda: False))
+    found = learn(columns, rows, minutes=1, epochs=1, clock=lambda: now[0])
+    assert asked == [True]
+    assert now == [1e9]
+    assert found.share == pytest.approx(0.5)
+    assert len(found.mixtures) == 2
+
+
+def test_without_a_stack_no_time_goes_to_mixtures():
+    columns, rows = mixed_rows(40)
+    found = learn(columns, rows, minutes=60, epochs=1, stack=False)
+    assert "stack" not in found.scores
+    assert [name for name in found.scores if "latents" not in name] == ["independent columns", "normal by EM"]
+    assert found.share == 1
+    assert found.mixtures == ()
+    assert found.name in found.scores
+
+
 def test_the_same_seed_learns_the_same():
     columns, rows = mixed_rows(40)
     one, other = (learn(columns, rows, minutes=60, seed=3, epochs=2) for _ in range(2))
@@ -235,13 +273,13 @@ def says(value: float) -> Mixture:
 def test_copies_are_of_the_members_as_their_weights_say():
     """0 with weight 0.9, 1 with 0.1, two copies: one of them is 1 in a fifth of the seeds. The mean of two has a
     standard deviation of 0.2; 400 seeds within five standard errors of 0.1. The expectation is 0.1 each time."""
-    stack, rows = SimpleNamespace(members=[(0.9, says(0.0)), (0.1, says(1.0))]), torch.full((1, 1), math.nan)
-    done = [complete(stack, rows, 2, seed) for seed in range(400)]  # type: ignore[arg-type]
+    both, rows = SimpleNamespace(members=[(0.9, says(0.0)), (0.1, says(1.0))]), torch.full((1, 1), math.nan)
+    done = [complete(both, rows, 2, seed) for seed in range(400)]  # type: ignore[arg-type]
     assert {each.copies.shape for each in done} == {(2, 1, 1)}
     assert abs(np.mean([each.copies for each in done]) - 0.1) < 5 * 0.2 / math.sqrt(400)
     assert abs(np.mean([each.copies[0] for each in done]) - 0.1) < 5 * 0.3 / math.sqrt(400)  # no place has a favourite
     np.testing.assert_allclose([each.expected[0, 0] for each in done], 0.1, atol=1e-6)
-    ten = complete(stack, rows, 10)  # type: ignore[arg-type]
+    ten = complete(both, rows, 10)  # type: ignore[arg-type]
     assert ten.copies.round().sum() == 1
 
 

@@ -34,6 +34,7 @@ from doubly.training.state import init
 LEAST_ROWS = 5
 MIXTURES = 0.25  # of the time is for the mixtures that compete,
 PREPARING = 0.6  # of the rest for the candidates with latents, then for sampling; the last is to fit the proposal
+ANSWERING = 0.15  # of what the candidates leave is for the mixtures that answer
 MASKED_PASSES = 20  # over all rows, as they are and with more columns hidden
 FIRST_PASSES = 10  # that fit the proposal to the weights that learning starts from
 CHECKS = 10  # looks at the hidden cells while a candidate learns
@@ -92,9 +93,11 @@ def learn(
 ) -> Learnt:
     """The best that can be learnt of rows of a table within the budget.
 
-    What answers has seen all cells of all rows. `epochs` bounds the epochs of each candidate, for tests; else the
-    budget does. Without `latents`, mixtures alone compete; without `stack`, the best model with latents answers alone,
-    for those who want its codes. `clock` counts the seconds of the budget.
+    Mixtures that answer have seen all cells of all rows, and so have samples of weights; where these are worse on the
+    hidden cells than the weights that had not seen them, or none were drawn, the latter answer. `epochs` bounds the
+    epochs of each candidate, for tests; else the budget does. Without `latents`, mixtures alone compete; without
+    `stack`, the best model with latents answers alone, for those who want its codes, and there is one mixture, to
+    compare with. `clock` counts the seconds of the budget.
     """
     if len(rows) < LEAST_ROWS:
         raise UserError(f"the table has {len(rows)} rows: at least {LEAST_ROWS} are needed to learn anything")
@@ -128,7 +131,8 @@ def _learn_mixed(
     held = hold_out(layout, rows, rng)
     base = baselines(columns.layout(), held.seen)
     scores: dict[str, Tensor] = {"independent columns": held.score(lambda x: base.log_prob(x)["independent columns"])}
-    entrants = contest(layout, held, seed, left.part(MIXTURES).more)
+    # without a stack, the first of the mixtures is there to compare with
+    entrants = contest(layout, held, seed, left.part(MIXTURES).more if stack else lambda: False)
     scores |= {each.design.name: each.scores for each in entrants}
     for name, found in scores.items():
         tell(f"{name}: log p of a hidden cell {float(found.sum()) / held.cells:.3f}")
@@ -157,14 +161,17 @@ def _learn_mixed(
     weight = pruned(stacked(torch.stack([scores[name] for name in names])))
     together = torch.stack([scores[name] + weight[at].log() for at, name in enumerate(names) if weight[at] > 0])
     told = {name: float(found.sum()) / held.cells for name, found in scores.items()}
-    told["stack"] = float(together.logsumexp(0).sum()) / held.cells
+    if stack:
+        told["stack"] = float(together.logsumexp(0).sum()) / held.cells
     share = float(weight[-1]) if latents else 0.0
+    chosen = [(each.design, float(w)) for each, w in zip(stackable, weight, strict=False) if w > 0]
+    # mixtures first: samples and their proposal take all the time that there is
+    designs, weights = [design for design, _ in chosen], [w for _, w in chosen]
+    turn = left.part(ANSWERING) if share else left
+    mixtures = answering(designs, weights, layout, rows, seed, turn.more) if chosen else []
     thetas, phi = [best.best_state.theta.theta], best.best_state.phi.theta
     if share:
         thetas, phi = _sampled_and_fitted(best, rows, keep, seed, left, lambda pair: float(score(pair).mean()))
-    chosen = [(each.design, float(w)) for each, w in zip(stackable, weight, strict=False) if w > 0]
-    designs, weights = [design for design, _ in chosen], [w for _, w in chosen]
-    mixtures = answering(designs, weights, layout, rows, seed, left.more) if chosen else []
     parts = [(design.name, w) for design, w in chosen] + ([(best.name, share)] if share else [])
     parts.sort(key=lambda part: -part[1])
     name = parts[0][0] if parts[0][1] > ALL_OF_IT else "stack"
