@@ -294,6 +294,20 @@ def test_an_odd_cell_is_found(learnt):
     np.testing.assert_allclose(odd.excess.mean(0), 0, atol=1e-9)
 
 
+def test_cells_are_odd_by_the_law_that_completes_them():
+    """Two members of half the weight each, normals of independent columns around 0 and around 4: whatever the other
+    cell is, a cell has the density of both by half, and the cells of a column are compared by it."""
+    one = Layout.of("2r", 2), torch.ones(1).double(), torch.zeros(1, 2).double(), torch.eye(2).double()[None], ()
+    members = [(0.5, Mixture(*one)), (0.5, Mixture(*one)._replace(mean=torch.full((1, 2), 4.0).double()))]
+    columns = Columns((Column("a", "real"), Column("b", "real")))
+    rows = torch.tensor([[0.0, 0.0], [4.0, 0.0], [1.0, 4.0], [-2.0, math.nan]])
+    odd = odd_cells(SimpleNamespace(members=members), columns, rows)  # type: ignore[arg-type]
+    each = np.log((stats.norm.pdf(rows) + stats.norm.pdf(rows - 4)) / 2)
+    np.testing.assert_allclose(odd.excess, np.nanmean(each, 0) - each, atol=1e-6)
+    both = np.nansum(stats.norm.logpdf(rows), 1), np.nansum(stats.norm.logpdf(rows - 4), 1)
+    np.testing.assert_allclose(odd.log_prob, np.logaddexp(*both) - math.log(2), atol=1e-6)
+
+
 def test_densities_of_small_tables_sum_to_one():
     """Bits and levels alone, all 12 rows: exp of the bound is unbiased; 200 draws, a sum of 12 with weights near 1."""
     rng = np.random.default_rng(0)

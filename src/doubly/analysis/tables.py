@@ -98,9 +98,13 @@ def log_missing(learnt: Learnt, whole: Tensor, rows: Tensor, seed: int = 0) -> n
 
     It is the density of the completions: the mean, by the weights of the stack, of what each member says.
     """
+    return _log_conditional(learnt, _log_probs(learnt, whole, seed), rows, seed)
+
+
+def _log_conditional(learnt: Learnt, whole: Tensor, rows: Tensor, seed: int) -> np.ndarray:
+    """log p(the rest of a row | what rows have), where members say `whole` of all of it."""
     log_weight = torch.tensor([weight for weight, _ in learnt.members], dtype=torch.float64).log()[:, None]
-    found = _log_probs(learnt, whole, seed) - _log_probs(learnt, rows, seed) + log_weight
-    return found.logsumexp(0).numpy()
+    return (whole - _log_probs(learnt, rows, seed) + log_weight).logsumexp(0).numpy()
 
 
 def _log_probs(learnt: Learnt, rows: Tensor, seed: int) -> Tensor:
@@ -133,23 +137,25 @@ class OddCells(NamedTuple):
     """(rows,) the sum of what is in excess, over the cells."""
 
 
+@torch.no_grad()
 def odd_cells(learnt: Learnt, columns: Columns, rows: Tensor, seed: int = 0) -> OddCells:
-    """log p(cell | the other cells of its row), as the difference of two densities, for every observed cell."""
-    whole, sources = log_prob(learnt, rows, seed), columns.sources
+    """log p(cell | the other cells of its row) for every observed cell, by the law that also completes cells."""
+    whole, sources = _log_probs(learnt, rows, seed), columns.sources
     missing = rows.isnan().numpy()
     cells = np.full((len(rows), len(columns.columns)), np.nan)
     for at in range(len(columns.columns)):
         mine = sources == at
         there = ~missing[:, mine].any(1)
         if there.any():
-            without = rows[torch.as_tensor(there)].clone()
+            some = torch.as_tensor(there)
+            without = rows[some].clone()
             without[:, torch.as_tensor(mine)] = math.nan
-            cells[there, at] = whole[there] - log_prob(learnt, without, seed)
+            cells[there, at] = _log_conditional(learnt, whole[:, some], without, seed)
     excess = np.nanmean(cells, 0) - cells
     average = np.nanmean(cells, 0)
     # what would be expected of the cells that are there, against what is found
     strangeness = np.where(np.isnan(cells), 0, average).sum(1) - np.nansum(cells, 1)
-    return OddCells(whole, excess, strangeness)
+    return OddCells(whole.logsumexp(0).numpy(), excess, strangeness)
 
 
 def _blocks(rows: Tensor) -> tuple[Tensor, ...]:
