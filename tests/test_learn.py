@@ -204,7 +204,9 @@ def test_mixtures_that_answer_have_time_of_their_own(monkeypatch):
     monkeypatch.setattr(learning, "_sampled_and_fitted", endless)
     # both have a weight, whatever they say of hidden cells
     monkeypatch.setattr(learning, "stacked", lambda scores: torch.full((len(scores),), 1 / len(scores)).double())
-    monkeypatch.setattr(learning, "contest", lambda *args: stack.contest(*args[:3], lambda: False))
+    monkeypatch.setattr(
+        learning, "contest", lambda layout, held, seed, _: stack.contest(layout, held, seed, lambda: False)
+    )
     found = learn(columns, rows, minutes=1, epochs=1, clock=lambda: now[0])
     assert asked == [True]
     assert now == [1e9]
