@@ -26,7 +26,7 @@ from doubly.runs import sources
 from doubly.runs.build import Facts, build
 from doubly.runs.config import Config, from_dict
 from doubly.runs.folder import Run
-from doubly.runs.versions import made_with
+from doubly.runs.versions import ADDED, made_with
 from doubly.training.state import moments
 
 SUFFIX = ".doubly"
@@ -80,10 +80,11 @@ def load_scaled(file: str | Path, **options: Any) -> Posterior:
     path = Path(file)
     told, weights = _parts(path)
     try:
-        if absent := {field.name for field in dataclasses.fields(Config)} - set(told["config"]):
+        settings = ADDED[2] | told["config"]  # no file of doubly export is older than format 2 of run folders
+        if absent := {field.name for field in dataclasses.fields(Config)} - set(settings):
             said = f"{path} does not say {', '.join(sorted(absent))}: taking the defaults of doubly {__version__}"
             warnings.warn(said, RunWarning, stacklevel=2)
-        config = from_dict(told["config"] | {"data": "digits"})
+        config = from_dict(settings | {"data": "digits"})
         own = [name for field, text in sources._texts(config) for name in sources._own_files(field, text)]
         if own:
             raise UserError(f"it names code ({own[0]}), which is never loaded from a file")
