@@ -16,6 +16,7 @@ from doubly import UserError
 from doubly.analysis.table_files import complete_file, read
 from doubly.data import load, workbooks
 from doubly.data.files import Options, from_memory, read_sheet
+from doubly.data.formats import CELL
 from test_data import refusal
 
 MIXED = Options(columns="mixed")
@@ -99,7 +100,7 @@ def test_one_cell_far_to_the_right_does_not_make_every_row_as_wide(tmp_path, mon
     assert "more than 29 cells" in refusal(read_sheet, path, MIXED)
     monkeypatch.setattr(workbooks, "MOST_CELLS", 30)
     looked: list[int] = []
-    monkeypatch.setattr(workbooks, "check_memory", lambda _, size: looked.append(size // workbooks.CELL))
+    monkeypatch.setattr(workbooks, "check_memory", lambda _, size: looked.append(size // CELL))
     monkeypatch.setattr(workbooks, "_check_parts", lambda _: None)
     monkeypatch.setattr(workbooks, "CHECKED", 2)
     read_sheet(path, MIXED)
