@@ -17,6 +17,7 @@ import pytest
 import doubly
 from doubly import cli
 from doubly.analysis import outcome
+from doubly.analysis.report.sections.latents import _on_khat
 from doubly.cli import names, parser
 from doubly.core.errors import UserError
 from doubly.data import Data
@@ -193,6 +194,15 @@ def test_finished_chains_are_not_told_to_go_on(capsys, tmp_path):
     line = refused(capsys, "diagnose", str(tmp_path / "run"))
     assert "it is finished, so fit anew with a larger --collect" in line
     assert "resume" not in line
+
+
+@pytest.mark.parametrize("heavy", [1, 2])
+def test_a_fit_and_its_report_agree_on_the_proposal(heavy):
+    """Of ten rows, one with a heavy tail is few, and two are many."""
+    score = outcome.Score(-1.0, 0.1, -2.0, 1.0, 0.1, 10, "mean", unreliable=heavy / 10)
+    said = list(outcome._words(method(), [{"ess": 1.0}], score, None, None))
+    remark = _on_khat(np.array([0.9] * heavy + [0.1] * (10 - heavy)), "draws")
+    assert (remark.level == "note") == ("too low" in " ".join(said)) == (heavy == 2)
 
 
 # A budget
