@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -12,6 +13,7 @@ from typing import Any
 PROGRAM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), None
 )
+PATIENCE = 120  # seconds without a word, on a machine that is busy
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--remote-debugging-pipe",
@@ -61,6 +63,8 @@ class Browser:
 
     def _message(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            if not select.select([self._in], [], [], PATIENCE)[0]:
+                raise RuntimeError(f"the browser has said nothing for {PATIENCE} seconds")
             part = os.read(self._in, 1 << 16)
             if not part:
                 raise RuntimeError("the browser has gone")

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.torch
 from matplotlib.figure import Figure
 
 import doubly
@@ -85,7 +86,7 @@ def test_neither_rows_nor_the_path_are_in_it(exported):
     assert not any(value.tobytes() in content for value in size[np.isfinite(size)][:10])
 
 
-def remade(exported, tmp_path, change=None, extra=None, compress=zipfile.ZIP_STORED, weights=None):
+def remade(exported, tmp_path, change=None, extra=None, compress=zipfile.ZIP_STORED, weights=None, tensors=None):
     with zipfile.ZipFile(exported / "m.doubly") as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     told = json.loads(parts["model.json"])
@@ -93,6 +94,9 @@ def remade(exported, tmp_path, change=None, extra=None, compress=zipfile.ZIP_STO
         change(told)
     parts["model.json"] = json.dumps(told).encode()
     parts |= extra or {}
+    if tensors:
+        tensors(found := safetensors.torch.load(parts["weights.safetensors"]))
+        weights = safetensors.torch.save(found)
     if weights:
         parts["weights.safetensors"] = weights
     content = io.BytesIO()
@@ -111,6 +115,16 @@ def remade(exported, tmp_path, change=None, extra=None, compress=zipfile.ZIP_STO
         ({"change": lambda told: told["config"].update(model="evil.py:Layer")}, "names code"),
         ({"change": lambda told: told["config"].update(nonsense=1)}, "nonsense"),
         ({"change": lambda told: told.pop("facts")}, "facts"),
+        ({"change": lambda told: told["facts"].update(shape=[2])}, "have not the . cells"),
+        ({"change": lambda told: told["facts"].update(width=1.5)}, "width is no whole number"),
+        ({"change": lambda told: told["columns"].pop()}, "its columns have . cells"),
+        ({"change": lambda told: told.update(epoch=float("inf"))}, "epoch is no whole number"),
+        ({"tensors": lambda weights: weights["sample-0"].fill_(float("nan"))}, "sample-0 has not the"),
+        (
+            {"tensors": lambda weights: weights.update(column_mean=weights["mean"].clone())},
+            "column_mean has not the . finite",
+        ),
+        ({"tensors": lambda weights: weights["column_spread"].fill_(float("inf"))}, "column_spread has not"),
         ({"extra": {"../evil": b"x"}}, "expected model.json"),
         ({"compress": zipfile.ZIP_DEFLATED}, "compressed"),
         ({"weights": b"nothing"}, "damaged"),

@@ -17,6 +17,7 @@ import pytest
 import doubly
 from doubly import cli
 from doubly.analysis import outcome
+from doubly.analysis.report.sections.latents import _on_khat
 from doubly.cli import names, parser
 from doubly.core.errors import UserError
 from doubly.data import Data
@@ -24,7 +25,7 @@ from doubly.runs import progress
 from doubly.runs.build import Facts, build
 from doubly.runs.config import GROUPS, Config
 from doubly.runs.fields import ConfigFields
-from doubly.runs.plan import TRAINING, Budget, spent_in
+from doubly.runs.plan import TRAINING, Asked, Budget, spent_in
 from doubly.runs.presets import PRESETS, preset
 from doubly.runs.trackers import TRACKERS, tracker
 from doubly.runs.watch import Watch
@@ -195,6 +196,15 @@ def test_finished_chains_are_not_told_to_go_on(capsys, tmp_path):
     assert "resume" not in line
 
 
+@pytest.mark.parametrize("heavy", [1, 2])
+def test_a_fit_and_its_report_agree_on_the_proposal(heavy):
+    """Of ten rows, one with a heavy tail is few, and two are many."""
+    score = outcome.Score(-1.0, 0.1, -2.0, 1.0, 0.1, 10, "mean", unreliable=heavy / 10)
+    said = list(outcome._words(method(), [{"ess": 1.0}], score, None, None))
+    remark = _on_khat(np.array([0.9] * heavy + [0.1] * (10 - heavy)), "draws")
+    assert (remark.level == "note") == ("too low" in " ".join(said)) == (heavy == 2)
+
+
 # A budget
 
 
@@ -234,6 +244,27 @@ def test_a_budget_shortens_a_warm_up_and_asks_for_no_more_epochs_than_the_user()
     asked.look(method(), at(1), 2.0, 1000)
     assert asked.look(method(), at(2), 2.0, 1000) == {"epochs": 20}
     assert Budget(0.0, 0.0, None, True).look(method(), at(1), 1e9, 10) == {}
+
+
+def test_a_plan_never_goes_beyond_the_last_epoch_that_was_asked_for():
+    asked = Budget(1.0, 0.0, 20, free_interval=False)
+    asked.look(method(epochs=20), at(18), 50.0, 1000)
+    assert asked.look(method(epochs=20), at(19), 50.0, 1000) == {}  # the minutes are over
+
+
+def test_a_run_that_goes_on_keeps_what_was_asked_of_its_plan(tmp_path, monkeypatch):
+    """Of 1000 minutes, 51,000 seconds are for training: at 2600 for an epoch, 18 more would fit in."""
+    run = doubly.fit(
+        tmp_path / "run", data="bars", hidden=(2,), minutes=1000, epochs=12, collect=1, valid_draws=2, threads=1,
+        quiet=True, on_epoch=lambda record: True,
+    )  # fmt: skip
+    assert run.asked == Asked(12, True)
+    budgets: list[Budget] = []
+    monkeypatch.setattr("doubly.runs.fit._train", lambda *given: budgets.append(given[-2]))
+    doubly.resume(tmp_path / "run")
+    (budget,) = budgets
+    budget.look(method(epochs=6), at(3), 1.0, 1000)
+    assert budget.look(method(epochs=6), at(4), 2600.0, 1000)["epochs"] == 12
 
 
 def test_compiling_is_not_counted_when_a_run_goes_on():

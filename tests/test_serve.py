@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 
 import anyio
+import httpx
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
@@ -286,6 +287,7 @@ def test_a_table_that_does_not_fit_is_one_line(text, said, asked_table):
         ("impute", {"rows": [[2] * 16]}, "must be between 0 and 1, got 2"),
         ("impute", {"rows": [[0.5] * 16]}, "expects 0 or 1"),
         ("impute", {"rows": [[0] * 16] * 200, "draws": 200, "sweeps": 200}, "rows x draws x sweeps"),
+        ("impute", {"rows": [[0] * 16] * 200, "draws": 51}, "at most 200000, got 204000"),  # of 20 sweeps each
         ("score", {"rows": [[None] * 16]}, "impute them first"),
     ],
 )
@@ -352,6 +354,38 @@ def test_a_full_queue_is_503(image):
     found = client(image, most_waiting=0).post("/api/sample", json={})
     assert "try again" in error(found, 503)
     assert found.headers["Retry-After"] == "1"
+
+
+def test_annealing_is_bounded_by_rows_members_and_temperatures(image, monkeypatch):
+    """3 samples by 200 temperatures."""
+    monkeypatch.setattr(requests, "MOST_WORK", 1199)
+    body = {"rows": [example(image)] * 2, "by": "annealing", "of": "ensemble"}
+    assert "rows x members x temperatures" in error(client(image).post("/api/score", json=body), 400)
+    monkeypatch.setattr(requests, "MOST_WORK", 1200)
+    assert client(image).post("/api/score", json=body).json()["by"] == "annealing"
+
+
+def test_a_table_holds_its_place_from_the_first_block_to_the_last(mixed, monkeypatch):
+    """Somebody else asks before each block: the only place is taken, and the table comes back whole."""
+    found: list[int] = []
+
+    async def story() -> httpx.Response:
+        transport = httpx.ASGITransport(app(mixed, most_waiting=1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8321") as web:
+
+            async def other(_: object) -> bool:
+                found.append((await web.post("/api/sample", json={})).status_code)
+                return False
+
+            monkeypatch.setattr("starlette.requests.Request.is_disconnected", other)
+            text = "kind,grade,yes,size\nred,1,0,\nblue,2,1,\nred,3,1,\n"
+            done = await web.post("/api/complete", content=text, headers={"Content-Type": "text/csv"})
+            found.append((await web.post("/api/sample", json={})).status_code)
+            return done
+
+    monkeypatch.setattr("doubly.serve.csv_table.BLOCK_ROWS", 1)
+    assert anyio.run(story).headers["X-Doubly-Completed"] == "3"
+    assert found == [503, 503, 503, 200]
 
 
 def test_the_queue_is_free_again_when_work_is_done_or_dropped():

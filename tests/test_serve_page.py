@@ -13,6 +13,7 @@ from test_serve import folder, image, mixed, table  # noqa: F401
 
 pytestmark = needs_chromium
 
+STARTING = 120  # seconds, on a machine that is busy
 ANSWERED = "document.querySelector('#{view} .status').textContent.startsWith('By 3 samples')"
 PICTURES = """return [...document.querySelectorAll('#completions canvas, #expected canvas, #certainty canvas')]
     .map((canvas) => canvas.toDataURL()).join()"""
@@ -34,15 +35,18 @@ def pages(image, mixed):  # noqa: F811
         served.warm_up()
         listening = bound("127.0.0.1", 0)
         server = uvicorn.Server(uvicorn.Config(app(served), log_level="error"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         started.append((server, thread, address(listening)))
+    deadline = time.monotonic() + STARTING
     while not all(server.started for server, *_ in started):
+        alive = all(thread.is_alive() for _, thread, _ in started)
+        assert alive and time.monotonic() < deadline, "a server has not started"  # noqa: PT018
         time.sleep(0.01)
     yield {"image": started[0][2], "table": started[1][2]}
     for server, thread, _ in started:
         server.should_exit = True
-        thread.join()
+        thread.join(STARTING)
 
 
 def opened_page(browser: Browser, pages: dict[str, str], view: str, width: int = 1400, dark: bool = False) -> None:

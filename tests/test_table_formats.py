@@ -16,6 +16,7 @@ from doubly import UserError
 from doubly.analysis.table_files import complete_file, read
 from doubly.data import load, workbooks
 from doubly.data.files import Options, from_memory, read_sheet
+from doubly.data.formats import CELL
 from test_data import refusal
 
 MIXED = Options(columns="mixed")
@@ -90,6 +91,20 @@ def test_workbooks_are_bounded_and_damage_is_one_line(tmp_path, monkeypatch):
     monkeypatch.undo()
     (tmp_path / "b.xlsx").write_bytes(path.read_bytes()[:500])
     assert "may be damaged" in refusal(read_sheet, tmp_path / "b.xlsx", MIXED)
+
+
+def test_one_cell_far_to_the_right_does_not_make_every_row_as_wide(tmp_path, monkeypatch):
+    """10 cells are written, of 5 rows that would be 6 wide each."""
+    path = workbook(tmp_path / "a.xlsx", [["x"], [1], [2], [3], [4, "", "", "", "", 5]])
+    monkeypatch.setattr(workbooks, "MOST_CELLS", 29)
+    assert "more than 29 cells" in refusal(read_sheet, path, MIXED)
+    monkeypatch.setattr(workbooks, "MOST_CELLS", 30)
+    looked: list[int] = []
+    monkeypatch.setattr(workbooks, "check_memory", lambda _, size: looked.append(size // CELL))
+    monkeypatch.setattr(workbooks, "_check_parts", lambda _: None)
+    monkeypatch.setattr(workbooks, "CHECKED", 2)
+    read_sheet(path, MIXED)
+    assert looked == [3, 10, 30], "after more than two cells each time, and before rows are filled up"
 
 
 def test_a_workbook_is_completed_into_a_text(tmp_path):

@@ -40,7 +40,7 @@ torch.set_num_threads(1)
 
 import doubly
 from doubly.analysis.evaluate import evaluate
-from doubly.analysis.report import _evaluations
+from doubly.analysis.report.story import filed
 from doubly.analysis.verify import repair, verify
 from doubly.core.errors import RunWarning, UserError
 from doubly.core.files import is_temporary
@@ -343,7 +343,7 @@ def answers(folder: Path) -> dict[str, Any]:
         "means": {number: theta.tolist() for number, theta in posterior.means.items()},
         "log_likelihood": posterior.log_likelihood(x, draws=2).tolist(),
         "metrics": run.metrics(),
-        "evaluations": repr(_evaluations(run)),
+        "evaluations": repr(filed(run)),
         "facts": repr((run.facts, run.columns, run.n_data, run.data_digest, run.version)),
         "settings": repr(run.config),
     }

@@ -18,7 +18,7 @@ from doubly.posterior.store import Posterior
 
 NEAR = 0.5  # nats between the bounds, within which a number is settled
 MORE = 10  # times the work
-HEAVY = 0.05  # of the rows may have a heavy tail
+HEAVY = 0.05  # of the rows may have a heavy tail: half of HEAVY_ROWS, for a number that is settled needs no warning
 GAP_ROWS = 100  # at most, simulated to see how far apart the bounds of annealing are
 
 

@@ -17,7 +17,7 @@ from doubly.analysis.verdict import ENOUGH, MIXED
 from doubly.core.statistics import stderr
 from doubly.core.types import Of
 from doubly.data import Data, missing_mask
-from doubly.latents import LikelihoodConfig, is_exact
+from doubly.latents import HEAVY_ROWS, RELIABLE, LikelihoodConfig, is_exact
 from doubly.posterior.estimates import ScoreConfig
 from doubly.runs.baseline import baselines
 from doubly.runs.build import build
@@ -29,7 +29,6 @@ ROWS = 300  # validation rows of a short evaluation
 SHORT = ScoreConfig(draws=LikelihoodConfig(draws=200), temperatures=100)
 REFITTING = 0.6  # of the seconds of a short evaluation
 MOST_PASSES = 100
-HEAVY = 0.3  # of the rows with a heavy tail, from which the proposal is called unreliable
 WIDER = "a wider prior (--prior student-t:scale=1)"
 
 
@@ -147,8 +146,8 @@ def _words(
     else:
         yield convergence.text()
     if score.unreliable is not None:
-        sure = f"for {1 - score.unreliable:.0%} of the rows (k̂ ≤ 0.7)"
-        bad = score.unreliable > HEAVY
+        sure = f"for {1 - score.unreliable:.0%} of the rows (k̂ ≤ {RELIABLE})"
+        bad = score.unreliable > HEAVY_ROWS
         yield f"proposals are {'reliable only' if bad else 'reliable'} {sure}" + (
             ": scores by draws are too low" if bad else ""
         )
@@ -172,7 +171,7 @@ def _advice(
         yield WIDER
     if convergence and convergence.mixed and convergence.ess < ENOUGH:
         yield f"more samples (--collect): with fewer than {ENOUGH} effective ones, R-hat itself is rough"
-    if score.unreliable is not None and score.unreliable > HEAVY:
+    if score.unreliable is not None and score.unreliable > HEAVY_ROWS:
         yield "doubly evaluate --by annealing, or a longer --refit, for tighter scores"
 
 
@@ -233,7 +232,7 @@ def _evaluated(run: Run, data: Data, method: Method, records: Sequence[dict[str,
         gain_stderr=stderr(torch.as_tensor(gains)),
         n=len(rows),
         how=f"{'mean of the weights' if of == 'mean' else 'last weights'}, {how}",
-        unreliable=None if exact or annealed else float((found.khat > 0.7).double().mean()),
+        unreliable=None if exact or annealed else float((found.khat > RELIABLE).double().mean()),
     )
 
 

@@ -64,7 +64,7 @@ def read_csv(
     with path.open(encoding=encoding, newline="") as file:
         sheet = None if how.decimal_comma else _numbers(file, path, line, cells, named, how.separator)
         sheet = sheet or _texts(file, path, cells, named, how)
-    if header is None and not named and _could_becolumn_names(cells, sheet):
+    if header is None and not named and _could_be_names(cells, sheet):
         raise UserError(
             f"line {line} of {path} ({shown(cells)}) could be names or numbers: say which, as in {path}:header=true or "
             f"{path}:header=false"
@@ -249,7 +249,7 @@ def is_header(cells: list[str], missing: Sequence[str]) -> bool:
     return bool(known) and all(number(cell) is None for cell in known)
 
 
-def _could_becolumn_names(cells: list[str], sheet: Sheet) -> bool:
+def _could_be_names(cells: list[str], sheet: Sheet) -> bool:
     """Whether the first line's numbers look like years or counting, and no other line's do.
 
     Rising whole numbers, all different: either each is one more than the last, or none lies among its column's values.

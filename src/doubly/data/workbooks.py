@@ -16,6 +16,7 @@ from doubly.data.text import Writing, column_names, is_header, sheet_of_texts
 
 MOST_PARTS = 10_000  # files in a workbook
 MOST_CELLS = 50_000_000
+CHECKED = 1_000_000  # cells after which memory is looked at again
 SAVE = "save the sheet as .csv"
 
 
@@ -25,6 +26,7 @@ def read_workbook(path: Path, header: bool | None, missing: tuple[str, ...], sni
     if not rows:
         raise UserError(f"{path} has no cells: expected rows under a header, or rows of numbers")
     width = max(len(cells) for _, cells in rows)
+    _check_cells(path, len(rows) * width)  # one cell far to the right makes every row as wide
     filled = [(row, cells + [""] * (width - len(cells))) for row, cells in rows]
     named = is_header(filled[0][1], missing) if header is None else header
     names = column_names(filled[0][1], named, path)
@@ -53,13 +55,12 @@ def _rows(path: Path, wanted: str) -> list[tuple[int, list[str]]]:
         sheet = book[wanted] if wanted else book.worksheets[0]
         sheet.reset_dimensions()  # what the file says of its size need not be so
         found: list[tuple[int, list[str]]] = []
-        seen = 0
+        seen, due = 0, CHECKED
         for number, values in enumerate(sheet.iter_rows(values_only=True), 1):
             seen += max(1, len(values))
-            if seen > MOST_CELLS:
-                raise UserError(f"{path} has more than {MOST_CELLS:,} cells: {SAVE}, or give fewer rows or columns")
-            if not seen % 1_000_000:
-                check_memory(path, CELL * seen)
+            if seen > min(due, MOST_CELLS):
+                _check_cells(path, seen)
+                due = seen + CHECKED
             cells = [_cell(value) for value in values]
             while cells and not cells[-1]:
                 cells.pop()
@@ -68,6 +69,12 @@ def _rows(path: Path, wanted: str) -> list[tuple[int, list[str]]]:
         return found
     finally:
         book.close()
+
+
+def _check_cells(path: Path, number: int) -> None:
+    if number > MOST_CELLS:
+        raise UserError(f"{path} has more than {MOST_CELLS:,} cells: {SAVE}, or give fewer rows or columns")
+    check_memory(path, CELL * number)
 
 
 def _check_parts(path: Path) -> None:

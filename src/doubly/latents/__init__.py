@@ -28,7 +28,15 @@ from doubly.latents.estimator import Estimate, Estimator
 from doubly.latents.expectation import expected_latents
 from doubly.latents.gibbs import Gibbs
 from doubly.latents.importance import Draws, Marginal, choose, is_exact, join, normalised, pick, propose, weigh
-from doubly.latents.likelihood import RELIABLE, LikelihoodConfig, PartialSums, RowLikelihoods, bound, log_likelihood
+from doubly.latents.likelihood import (
+    HEAVY_ROWS,
+    RELIABLE,
+    LikelihoodConfig,
+    PartialSums,
+    RowLikelihoods,
+    bound,
+    log_likelihood,
+)
 from doubly.latents.moves import MOVES
 from doubly.latents.nais import NAIS
 from doubly.latents.objectives import OBJECTIVES, Objective, Wake
@@ -40,6 +48,7 @@ ESTIMATORS = Registry("estimator", nais=NAIS, persistent=Persistent, gibbs=Gibbs
 
 __all__ = [
     "ESTIMATORS",
+    "HEAVY_ROWS",
     "MOVES",
     "NAIS",
     "OBJECTIVES",

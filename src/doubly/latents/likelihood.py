@@ -24,6 +24,7 @@ from doubly.layers.chain import Chain
 GROUPS = 20  # in which the draws are summed apart, to be resampled for their error
 FIRST = 100  # draws that every row gets where draws are spent adaptively
 RELIABLE = 0.7  # the largest k̂ at which a mean weight can be relied on
+HEAVY_ROWS = 0.1  # of the rows with a larger one, beyond which scores by draws are called too low
 REFINED_AT_ONCE = 2**21  # cells, at most: some seconds of work, after which it may be stopped
 BYTES_PER_CELL = 16  # the logits of all layers, and what is made of them on the way
 

@@ -7,6 +7,7 @@ these, only the mean and the spread of each column go along: chains that impute 
 import dataclasses
 import io
 import json
+import math
 import warnings
 import zipfile
 from pathlib import Path
@@ -40,7 +41,7 @@ def export(run: Run, file: str | Path, refit: int = 100) -> Path:
     path = Path(file)
     if path.suffix != SUFFIX:
         raise UserError(f"name a file ending in {SUFFIX}, got {file}")
-    if own := [name for field, text in sources._texts(run.config) for name in sources._own_files(field, text)]:
+    if own := _code(run.config):
         raise UserError(f"{run.path} uses code of your own ({own[0]}), which one file cannot hold: share the folder")
     posterior = run.posterior(refit_passes=refit)
     (pair,) = posterior._refitted(posterior._pairs("mean"))
@@ -80,34 +81,35 @@ def load_scaled(file: str | Path, **options: Any) -> Posterior:
     path = Path(file)
     told, weights = _parts(path)
     try:
-        settings = ADDED[2] | told["config"]  # no file of doubly export is older than format 2 of run folders
+        settings = ADDED[2] | told["config"]  # files of both formats are of runs of format 2
         if absent := {field.name for field in dataclasses.fields(Config)} - set(settings):
             said = f"{path} does not say {', '.join(sorted(absent))}: taking the defaults of doubly {__version__}"
             warnings.warn(said, RunWarning, stacklevel=2)
         config = from_dict(settings | {"data": "digits"})
-        own = [name for field, text in sources._texts(config) for name in sources._own_files(field, text)]
-        if own:
+        if own := _code(config):
             raise UserError(f"it names code ({own[0]}), which is never loaded from a file")
-        facts = _facts(told)
+        facts, _ = _facts(told)
+        for name in ("column_mean", "column_spread"):  # before a model of that width is built
+            _check(weights, name, facts.width, "numbers, one for each column")
         method = build(config, facts)
+        names = [name for name in sorted(weights, key=_number) if name.startswith("sample-")]
+        for name in ("mean", "last", "phi", *names):
+            chain = method.proposal if name == "phi" else method.model
+            _check(weights, name, chain.size, "weights of its model")
         mean, spread = weights["column_mean"].double(), weights["column_spread"].double()
-        for name, chain in (("mean", method.model), ("last", method.model), ("phi", method.proposal)):
-            if weights[name].shape != (chain.size,) or not weights[name].isfinite().all():
-                raise UserError(f"{name} has not the {chain.size} finite weights of its model")
-        samples = [weights[name] for name in sorted(weights, key=_number) if name.startswith("sample-")]
         return Posterior(
             method=method,
             phi=weights["phi"],
             last_theta=weights["last"],
             mean_theta=weights["mean"],
-            thetas=samples,
+            thetas=[weights[name] for name in names],
             train=lambda: torch.stack([mean - spread, mean + spread]),
-            epoch=int(told["epoch"]),
-            collected=int(told["collected"]),
+            epoch=_count("epoch", told["epoch"]),
+            collected=_count("collected", told["collected"]),
             shape=facts.shape,
             **({"refit_passes": 0} | options),
         )
-    except (KeyError, TypeError, ValueError) as error:  # a UserError is one, too
+    except (KeyError, TypeError, ValueError, OverflowError) as error:  # a UserError is one, too
         raise UserError(f"{path} is damaged, or no file of doubly export: {error}") from None
 
 
@@ -116,14 +118,38 @@ def read_facts(file: str | Path) -> tuple[Facts, Columns | None]:
     path = Path(file)
     told, _ = _parts(path)
     try:
-        columns = Columns.from_json(told["columns"]) if told["columns"] else None
-        return _facts(told), columns
-    except (KeyError, TypeError, ValueError) as error:
+        return _facts(told)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is damaged, or no file of doubly export: {error}") from None
 
 
-def _facts(told: dict[str, Any]) -> Facts:
-    return Facts(**{**told["facts"], "shape": tuple(told["facts"]["shape"])})
+def _facts(told: dict[str, Any]) -> tuple[Facts, Columns | None]:
+    """What is said of the data and of the columns of a table, if the one agrees with the other."""
+    facts = Facts(**{**told["facts"], "shape": tuple(told["facts"]["shape"])})
+    columns = Columns.from_json(told["columns"]) if told["columns"] else None
+    width = _count("width", facts.width)
+    if math.prod(_count("shape", side) for side in facts.shape) != width:
+        raise UserError(f"rows of shape {facts.shape} have not the {width} cells that it says")
+    if columns is not None and columns.width != width:
+        raise UserError(f"its columns have {columns.width} cells, and its rows {width}")
+    return facts, columns
+
+
+def _count(name: str, value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise UserError(f"{name} is no whole number, got {value!r}")
+    return value
+
+
+def _check(weights: dict[str, torch.Tensor], name: str, size: int, what: str) -> None:
+    found = weights[name]
+    if found.shape != (size,) or not found.is_floating_point() or not found.isfinite().all():
+        raise UserError(f"{name} has not the {size} finite {what}")
+
+
+def _code(config: Config) -> list[str]:
+    """The files of code that the settings name."""
+    return [name for field, text in sources.texts_with_code(config) for name in sources.own_files_in(field, text)]
 
 
 def _parts(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:

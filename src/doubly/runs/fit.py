@@ -27,7 +27,7 @@ from doubly.runs.config import MOST_THREADS, Config, from_dict
 from doubly.runs.export import load_file
 from doubly.runs.fields import ConfigFields, documented, signature_with_fields
 from doubly.runs.folder import Run
-from doubly.runs.plan import Budget, spent_in
+from doubly.runs.plan import Asked, Budget, spent_in
 from doubly.runs.progress import Progress
 from doubly.runs.trackers import Tracker, numbers
 from doubly.runs.trackers import tracker as find_tracker
@@ -137,7 +137,7 @@ def fit_config(
     in_memory, said = data is not None, config.model
     if data is None:
         config, data = automatic.read(dataclasses.replace(config, data=absolute(config.data)))
-    budget = Budget(config.minutes, 0.0, config.epochs or None, config.collect_every == AUTO)
+    asked = Asked(config.epochs or None, config.collect_every == AUTO)
     config, notes = automatic.settle(config, data)
     if data.kind == "mixed" and "mixed" not in said:
         notes = (
@@ -153,11 +153,11 @@ def fit_config(
     )
     config = sources.pinned(config)
     with (
-        Run.create(out, config, data, overwrite, in_memory) as run,
+        Run.create(out, config, data, overwrite, in_memory, asked if config.minutes else None) as run,
         use_threads(config.threads),
         compiling(config.compile),
     ):
-        return _train(run, data, method, quiet, until, notes, budget, listeners)
+        return _train(run, data, method, quiet, until, notes, Budget(config.minutes, 0.0, *asked), listeners)
 
 
 def resume(
@@ -177,7 +177,7 @@ def resume(
     check_device(run.config.device)
     data = run.data()
     with run.locked(), use_threads(threads or run.config.threads), compiling(run.config.compile):
-        budget = Budget(run.config.minutes, spent_in(run.metrics()), None, False)
+        budget = Budget(run.config.minutes, spent_in(run.metrics()), *run.asked)
         return _train(run, data, build(run.config, data), quiet, until, (), budget, listeners)
 
 

@@ -1,7 +1,7 @@
 """The run folder: everything a run leaves behind, each file written to a temporary name, fsynced and renamed.
 
 config.json      the settings, and the only source of the architecture
-data.json        what the data were like, their digest, and the version of doubly
+data.json        what the data were like, their digest, and the version of doubly; what was asked of a budget of time
 metrics.jsonl    one object for each epoch
 rows.safetensors of a table, or of data in memory: the rows, so that the run answers when the table is gone
 checkpoint/      where the chain stands: a safetensors file whose metadata hold the numbers as JSON; and the one before
@@ -54,6 +54,7 @@ from doubly.runs.checkpoints import (
 )
 from doubly.runs.config import Config, from_dict
 from doubly.runs.file_cache import NO_WRITING, FileCache
+from doubly.runs.plan import Asked
 from doubly.runs.versions import ADDED, FORMAT, format_of, made_with
 from doubly.training.method import Method
 from doubly.training.state import State, decode, wait_again
@@ -156,11 +157,12 @@ class Run:
     @classmethod
     @contextmanager
     def create(
-        cls, path: str | Path, config: Config, data: Data, overwrite: bool = False, in_memory: bool = False
-    ) -> Iterator["Run"]:
+        cls, path: str | Path, config: Config, data: Data, overwrite: bool = False, in_memory: bool = False,
+        asked: Asked | None = None,
+    ) -> Iterator["Run"]:  # fmt: skip
         """A new folder, locked while in use; with `overwrite` also the folder of an old run, without its old files.
 
-        Rows of a table, and those that come from memory, go along.
+        Rows of a table, and those that come from memory, go along; and so does what was `asked` of a budget.
         If an error comes before the first checkpoint, the folder is removed again.
         """
         folder = Folder(Path(path))
@@ -175,6 +177,8 @@ class Run:
             for name in ("checkpoint", "posterior"):
                 folder.make(name)
             facts = {"format": FORMAT, **_facts(data), "version": __version__, "made": made_with(config.threads)}
+            if asked is not None:
+                facts["asked"] = asked._asdict()
             folder.write("data.json", dump_json(facts))
             sources.keep(folder, config)
             if data.kind == "mixed" or in_memory:
@@ -246,6 +250,12 @@ class Run:
         """A digest that identifies the data of this run."""
         with self._data_json() as facts:
             return str(facts["sha256"])
+
+    @property
+    def asked(self) -> Asked:
+        """What the user has said of a plan that follows from a budget of time."""
+        with self._data_json() as facts:
+            return Asked.of(facts.get("asked", {}))
 
     @property
     def n_data(self) -> int:

@@ -1,13 +1,15 @@
 """A budget of time: how many epochs there will be, and where samples lie, follow from how long epochs take.
 
 The plan is made after the first epochs and made anew on the way, until samples are collected. It is written into
-config.json, so that a run that was stopped goes on by it.
+config.json, so that a run that was stopped goes on by it. What the user had said before is in data.json: no plan goes
+beyond it.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from doubly.core.errors import UserError
 from doubly.runs.build import SAMPLE_STEPS
 from doubly.training.method import Method
 from doubly.training.state import State
@@ -18,11 +20,27 @@ PLANNING = (0.05, 0.2, 0.4, 0.6)  # of the time for training, after which a plan
 RECENT = 5  # epochs by which the pace is measured
 
 
+class Asked(NamedTuple):
+    """What the user has said of a plan, before there was one."""
+
+    most_epochs: int | None = None
+    free_interval: bool = False
+    """Whether how far samples are apart was left open."""
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Asked":
+        """From a file: its types are checked."""
+        found = cls(**fields)
+        if not isinstance(found.free_interval, bool) or type(found.most_epochs) not in (int, type(None)):
+            raise UserError(f"what was asked of its plan is {dict(fields)}")
+        return found
+
+
 class Budget:
     """Watches the time of a fit: `look` after each epoch gives the settings to change, if any."""
 
     def __init__(self, minutes: float, spent: float, most_epochs: int | None, free_interval: bool):
-        """`most_epochs` is what the user has said; with `free_interval`, how far samples are apart is planned, too."""
+        """The last two are what was `Asked`; with `free_interval`, how far samples are apart is planned, too."""
         self._seconds = 60 * TRAINING * minutes if minutes else math.inf
         self._spent, self._most, self._free = spent, most_epochs, free_interval
         self._paces: list[float] = []
@@ -60,8 +78,11 @@ class Budget:
 
     def most(self, epochs: int, method: Method) -> int:
         """No more epochs than the user has asked for; where a warm-up is planned for, than were planned."""
-        asked = epochs if self._most is None else self._most
-        return min(epochs, asked, method.epochs if method.warmup else epochs)
+        return self.at_most(min(epochs, method.epochs if method.warmup else epochs))
+
+    def at_most(self, epochs: int) -> int:
+        """No more epochs than the user has asked for."""
+        return epochs if self._most is None else min(epochs, self._most)
 
     @property
     def free_interval(self) -> bool:
@@ -77,7 +98,7 @@ def spent_in(records: Sequence[Mapping[str, Any]]) -> float:
 
 def planned(method: Method, done: int, more: float, n_data: int, budget: Budget) -> dict[str, Any]:
     """The settings for `more` epochs after those that are done."""
-    epochs = max(done + 2, budget.most(done + math.floor(more), method))
+    epochs = budget.at_most(max(done + 2, budget.most(done + math.floor(more), method)))
     found: dict[str, Any] = {"epochs": epochs}
     if done < method.warmup:
         found["warmup"] = min(method.warmup, max(done + 1, epochs // 2))

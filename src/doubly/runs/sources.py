@@ -35,7 +35,7 @@ class OwnFile(NamedTuple):
 
 def pinned(config: Config) -> Config:
     """The settings, in which every file of the user's own is named by its absolute path and its checksum."""
-    changes: dict[str, Any] = {name: _pinned(name, text) for name, text in _texts(config)}
+    changes: dict[str, Any] = {name: _pinned(name, text) for name, text in texts_with_code(config)}
     return dataclasses.replace(config, **changes)
 
 
@@ -134,15 +134,16 @@ def _names(config: Config) -> set[str]:
     copy: it is refused.
     """
     found = set()
-    for field, text in _texts(config):
-        own = _own_files(field, text)
+    for field, text in texts_with_code(config):
+        own = own_files_in(field, text)
         if not own and field != "data":
             own = [text]
         found.update(own)
     return found
 
 
-def _texts(config: Config) -> Iterator[tuple[str, str]]:
+def texts_with_code(config: Config) -> Iterator[tuple[str, str]]:
+    """The settings that may name code: field and text."""
     for field in dataclasses.fields(Config):
         if isinstance(text := getattr(config, field.name), str) and ".py" in text:
             yield field.name, text
@@ -152,12 +153,13 @@ def _specs(field: str, text: str) -> list[str]:
     return [text] if field == "data" else split(text)  # a path to data may have commas in it
 
 
-def _own_files(field: str, text: str) -> list[str]:
+def own_files_in(field: str, text: str) -> list[str]:
+    """The files of code that a setting names."""
     return [name for spec in _specs(field, text) if own_files.is_own_file(name := spec.partition(":")[0])]
 
 
 def _pinned(field: str, text: str) -> str:
-    if not _own_files(field, text):
+    if not own_files_in(field, text):
         return text
     parts = [spec.partition(":") for spec in _specs(field, text)]
     return ",".join(

@@ -11,11 +11,13 @@ import numpy as np
 
 from doubly import __version__
 from doubly.analysis.results import plain
+from doubly.core.types import Of
 from doubly.data import Column, missing_mask
 from doubly.latents import LikelihoodConfig
 from doubly.latents.completions import ImputeConfig
 from doubly.posterior.estimates import ScoreConfig
 from doubly.posterior.imputation import Imputed
+from doubly.posterior.store import Posterior
 from doubly.serve.model import Served
 from doubly.serve.requests import (
     MOST_BODY,
@@ -26,6 +28,7 @@ from doubly.serve.requests import (
     ImputeRequest,
     SampleRequest,
     ScoreRequest,
+    check_work,
 )
 from doubly.serve.schema import Schema, array, ref, said
 
@@ -176,11 +179,17 @@ def impute(served: Served, asked: ImputeRequest) -> ImputeAnswer:
     """Completions of rows with missing values."""
     began = time.perf_counter()
     posterior, of = served.weights_of(asked.of, asked.sample)
+    how = ImputeConfig(sweeps=asked.sweeps or served.sweeps)
+    check_work(rows=len(asked.rows), draws=asked.draws, sweeps=how.sweeps)
     x = served.matrix(asked.rows)
-    found = posterior.impute(x, asked.draws, ImputeConfig(sweeps=asked.sweeps or served.sweeps), of, asked.seed)
+    found = posterior.impute(x, asked.draws, how, of, asked.seed)
     answers = [_completed(served, x[i], found, i) for i in range(len(x))]
-    samples = len(posterior.thetas) if of == "ensemble" else 1
-    return ImputeAnswer(answers, samples, _since(began))  # type: ignore[arg-type]
+    return ImputeAnswer(answers, _members(posterior, of), _since(began))  # type: ignore[arg-type]
+
+
+def _members(posterior: Posterior, of: Of) -> int:
+    """How many sets of weights answer."""
+    return len(posterior.thetas) if of == "ensemble" else 1
 
 
 def _completed(served: Served, row: np.ndarray, found: Imputed, i: int) -> CompletedImage | CompletedRow:
@@ -230,6 +239,8 @@ def score(served: Served, asked: ScoreRequest) -> ScoreAnswer:
     how = ScoreConfig(asked.by, LikelihoodConfig(draws=asked.draws, seed=asked.seed))
     rows = posterior.rows(x)
     estimator = posterior.choose(how, rows, None, of).estimator
+    if estimator == "annealing":
+        check_work(rows=len(rows), members=_members(posterior, of), temperatures=how.temperatures)
     found = posterior.score_by(estimator, rows, how, of).log_likelihood.double().cpu().numpy()
     posterior.tidy()
     units = ~missing_mask(x) @ served.columns.log_scale

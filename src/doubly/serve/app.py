@@ -57,11 +57,12 @@ def app(served: Served, names: Iterable[str] = (), threads: int = 1, most_waitin
 
     async def complete(request: Request) -> Response:
         content = await body(request, openapi.CSV, requests.MOST_BODY)
-        table = await worker.run(uploaded, served, content)
-        for rows in table.blocks():
-            if await request.is_disconnected():
-                break
-            await worker.run(table.complete, rows)
+        with worker.place() as place:
+            table = await place.run(uploaded, served, content)
+            for rows in table.blocks():
+                if await request.is_disconnected():
+                    break
+                await place.run(table.complete, rows)
         headers = {
             "Content-Disposition": 'attachment; filename="completed.csv"',
             "X-Doubly-Completed": str(len(table.changes)),

@@ -26,10 +26,6 @@ LONGEST_TEXT = 200  # characters of a cell in a request
 LARGEST_PIXELS = 128 * 128  # beyond, a picture is too fine to be erased by hand
 
 
-class UnknownSample(UserError):
-    """A sample that the run has not."""
-
-
 @dataclass
 class Served:
     """What is served: a posterior, and how its rows are written.
@@ -79,7 +75,7 @@ class Served:
             return self.posterior, of
         there = len(self.posterior.thetas)
         if not 1 <= sample <= there:
-            raise UnknownSample(f"there is no sample {sample}: this run has {there} samples of the weights, from 1")
+            raise UserError(f"there is no sample {sample}: this run has {there} samples of the weights, from 1")
         if sample not in self._single:
             theta = self.posterior.thetas[sample - 1]
             self._single[sample] = dataclasses.replace(self.posterior, thetas=[theta], others=())

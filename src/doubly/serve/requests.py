@@ -1,5 +1,6 @@
 """What may be asked: a dataclass for each request. Its fields say what they take and how much of it at most."""
 
+import math
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -11,7 +12,7 @@ ScoreBy = Literal["draws", "annealing"]
 MOST_BODY = 4 * 2**20  # bytes
 MOST_ROWS = 200  # of a request
 MOST_DRAWS = 200  # completions of a row
-MOST_WORK = 200_000  # rows x completions x sweeps: some seconds
+MOST_WORK = 200_000  # rows x completions x sweeps, or rows x members x temperatures: some seconds
 MOST_NEW = 1000  # rows to draw from the model
 MOST_SAMPLES = 10**6  # a number of a sample that no run reaches
 
@@ -57,11 +58,6 @@ class ImputeRequest:
     sweeps: Annotated[int | None, _SWEEPS] = None
     seed: Seed = 0
 
-    def __post_init__(self) -> None:
-        work = len(self.rows) * self.draws * (self.sweeps or 1)
-        if work > MOST_WORK:
-            raise UserError(f"rows x draws x sweeps must be at most {MOST_WORK}, got {work}: ask for less at a time")
-
 
 @dataclass(frozen=True)
 class ScoreRequest:
@@ -94,6 +90,12 @@ class SampleRequest:
     of: Weights = "ensemble"
     sample: Sample = None
     seed: Seed = 0
+
+
+def check_work(**numbers: int) -> None:
+    """Refuse what takes longer than others should wait for: the product of these numbers is bounded."""
+    if (work := math.prod(numbers.values())) > MOST_WORK:
+        raise UserError(f"{' x '.join(numbers)} must be at most {MOST_WORK}, got {work}: ask for less at a time")
 
 
 Request = TypeVar("Request")

@@ -18,12 +18,11 @@ from pathlib import Path
 from doubly.analysis.report.page import Remark, Section, render, save_figures
 from doubly.analysis.report.sections import SECTIONS
 from doubly.analysis.report.sections.quality import Fact, Result, facts, results
-from doubly.analysis.report.story import Story, filed
+from doubly.analysis.report.story import Story
 from doubly.analysis.report.svg import plain_text
 from doubly.core.errors import UserError
 from doubly.data import SPLITS
 from doubly.runs.fit import use_threads
-from doubly.runs.folder import Run
 from doubly.runs.progress import span
 
 Tell = Callable[[str], None]
@@ -126,8 +125,3 @@ def _table(known: Sequence[Fact], found: Sequence[Result]) -> str:
     lines = [f"{fact.name:{name}}  {fact.text}" for fact in known]
     lines += [f"{r.name:{name}}  {r.value:>{value}} ± {r.stderr:>{stderr}}  ({r.how})" for r in found]
     return "\n".join(lines)
-
-
-def _evaluations(run: Run) -> object:
-    """What was filed, as a report reads it."""
-    return filed(run)

@@ -133,12 +133,6 @@ def ink_limits(rows: np.ndarray) -> Limits:
     return (0.0, 1.0) if low >= 0 and high <= 1 else (low, high)
 
 
-def has_weight_images(model: Chain, shape: tuple[int, ...]) -> bool:
-    """Whether the data layer has a matrix W with an image for each latent unit."""
-    layer = model.layers[0]
-    return len(shape) == 2 and layer.n_in > 0 and layer.shapes().get("W") == (math.prod(shape), layer.n_in)
-
-
 def weights(theta: torch.Tensor, model: Chain, shape: tuple[int, ...], most: int = 100) -> Figure:
     """What each latent unit adds to the data layer, as images on one scale, the largest norm first."""
     units = model.unflatten(theta)[0]["W"].detach().cpu().numpy().T

@@ -21,7 +21,7 @@ from doubly.core.sealed import MOST_JSON, load_json
 from doubly.core.types import Of, Split
 from doubly.data import Data, missing_mask
 from doubly.latents import LikelihoodConfig, RowLikelihoods, is_exact
-from doubly.latents.likelihood import RELIABLE
+from doubly.latents.likelihood import HEAVY_ROWS, RELIABLE
 from doubly.posterior.estimates import Estimator, ScoreConfig
 from doubly.posterior.store import Posterior
 from doubly.posterior.work import digest
@@ -43,8 +43,6 @@ TRAINING_ROWS = 2000
 """Training rows that a proposal is fitted to, and among which nearest rows are looked for."""
 REFIT, STEPS = 10, 300
 """Passes over them, at most, where no proposal was fitted before, and steps that all passes come to, about."""
-HEAVY = 0.1
-"""The share of rows with a heavy tail of weights, from which annealing is tried."""
 
 
 class ReadOnly:
@@ -213,7 +211,7 @@ class Story:
             return "exact"
         heavy = float((self._by_draws.khat > RELIABLE).double().mean())
         quick = all(layer.kind == "binary" for layer in self.posterior.model.layers[1:])
-        if heavy <= HEAVY or not quick:
+        if heavy <= HEAVY_ROWS or not quick:
             return "draws"
         rows = self.posterior.rows(self._test[1])
         return self.posterior.choose(self._how, rows, None, self.of).estimator

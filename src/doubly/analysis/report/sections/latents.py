@@ -9,7 +9,7 @@ from doubly.analysis.report.page import Figure, Level, Remark, Section, Table
 from doubly.analysis.report.story import DRAWS, Story
 from doubly.analysis.report.svg import Chart, finite, number
 from doubly.core.random import generator
-from doubly.latents.likelihood import RELIABLE
+from doubly.latents.likelihood import HEAVY_ROWS, RELIABLE
 
 ON_LEAST, ON_MOST = 0.02, 0.98
 """A binary unit that is on less or more often than that, in what the model draws, is inactive."""
@@ -18,7 +18,6 @@ VARIES = 0.01
 MODEL_ROWS, CODE_ROWS = 2000, 200
 MOVES = 0.1
 """A unit all of whose weights to the layer below are smaller than that, in log-odds, does nothing to it."""
-FEW = 0.1  # of the rows with a heavy tail, up to which scores by draws may be relied on
 MANY = 0.5  # of the units inactive, from which a smaller model would do
 
 
@@ -145,7 +144,7 @@ def _on_khat(khat: np.ndarray, estimator: str) -> Remark:
     known = finite(khat)
     heavy, unknown = float(np.mean(known > RELIABLE)) if len(known) else 0.0, len(khat) - len(known)
     more = f" Of {unknown} rows the draws cannot tell." if unknown else ""
-    if heavy <= FEW and unknown <= len(khat) / 2:
+    if heavy <= HEAVY_ROWS and unknown <= len(khat) / 2:
         return Remark(
             "good",
             f"The proposal finds the latent variables: {heavy:.0%} of the test rows have k̂ > {RELIABLE}.{more}",
