@@ -7,7 +7,7 @@ RUN ?= runs/digits
 # without use on so few rows
 FIT ?= --hidden 50 --prior student-t:scale=1 --epochs 800 --collect 40
 
-.PHONY: setup run test quick check bench bench-quality bench-tables study calibrate mutate figures docs wheel torture setup-browser
+.PHONY: test-browser setup run test quick check bench bench-quality bench-tables study calibrate mutate figures docs wheel torture setup-browser
 
 setup: $(VENV)/.installed
 
@@ -28,6 +28,10 @@ PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test: check
 	$(PYTEST)
+
+# pages in Chromium, which make setup-browser installs
+test-browser: setup
+	DOUBLY_BROWSER=1 $(BIN)/python -m pytest tests/test_report_browser.py tests/test_serve_page.py
 
 # while one works: all but what tests/slow.txt lists
 quick: check

@@ -11,6 +11,7 @@ import torch
 torch.set_num_threads(1)
 
 SLOW = Path(__file__).with_name("slow.txt")
+IN_A_BROWSER = {"test_report_browser.py", "test_serve_page.py"}
 
 
 def slow_tests() -> set[str]:
@@ -19,8 +20,11 @@ def slow_tests() -> set[str]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A test is slow that is listed, by its own name or by that of its function, which means all its parameters."""
-    slow = slow_tests()
+    slow, browser = slow_tests(), os.environ.get("DOUBLY_BROWSER") == "1"
     for item in items:
+        if item.path.name in IN_A_BROWSER and not browser:
+            # what a browser takes for a page depends on the machine
+            item.add_marker(pytest.mark.skip(reason="in a browser, by make test-browser"))
         name = item.nodeid.removeprefix("tests/")
         if name in slow or name.partition("[")[0] in slow:
             item.add_marker(pytest.mark.slow)

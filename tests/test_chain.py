@@ -205,7 +205,7 @@ def test_widths_must_meet(layers: tuple, given: int, message: str):
         ("sbn", 4, (3, 0), "at least one unit"),
         ("sbn", 4, (-2,), "at least one unit"),
         ("sbn,sbn", 4, (3, 2), "2 layer types .* for 3 layers"),
-        ("sbnn", 4, (), "no layer is called 'sbnn'; there are: "),
+        ("sbnn", 4, (), "no layer is called 'sbnn' \\(did you mean sbn\\?\\); there are: "),
     ],
 )
 def test_bad_architectures_are_refused(names: str, data: int, hidden: tuple, message: str):

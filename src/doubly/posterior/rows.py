@@ -13,6 +13,21 @@ from doubly.layers import Layer
 LARGEST = float(np.finfo(np.float32).max)
 
 
+def numbers(x: np.ndarray, width: int) -> np.ndarray:
+    """Rows of so many columns, of any numbers."""
+    try:
+        rows = np.asarray(x)
+    except ValueError as error:  # lists that are not equally long
+        raise UserError(f"the model's rows have {width} columns each, got rows of different lengths") from error
+    if rows.ndim != 2 or rows.shape[1] != width:
+        raise UserError(f"the model's rows have {width} columns, got an array of shape {rows.shape}")
+    if len(rows) == 0:
+        raise UserError("there are no rows: give at least one")
+    if rows.dtype.kind not in "biuf":
+        raise UserError(f"rows must be numbers, got type {rows.dtype}: convert them, as with x.astype(float)")
+    return rows
+
+
 class RowFormat(NamedTuple):
     """What rows must be like."""
 
@@ -24,18 +39,7 @@ class RowFormat(NamedTuple):
 
     def numbers(self, x: np.ndarray) -> np.ndarray:
         """Rows as wide as the model, of any numbers."""
-        width = self.layer.n_out
-        try:
-            rows = np.asarray(x)
-        except ValueError as error:  # lists that are not equally long
-            raise UserError(f"the model's rows have {width} columns each, got rows of different lengths") from error
-        if rows.ndim != 2 or rows.shape[1] != width:
-            raise UserError(f"the model's rows have {width} columns, got an array of shape {rows.shape}")
-        if len(rows) == 0:
-            raise UserError("there are no rows: give at least one")
-        if rows.dtype.kind not in "biuf":
-            raise UserError(f"rows must be numbers, got type {rows.dtype}: convert them, as with x.astype(float)")
-        return rows
+        return numbers(x, self.layer.n_out)
 
     def tensor(self, x: np.ndarray) -> Tensor:
         """Rows of values that the data layer can have; bytes where they are all 0 or 1."""

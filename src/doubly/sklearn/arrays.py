@@ -8,6 +8,7 @@ from torch import Tensor
 
 from doubly.core.errors import UserError
 from doubly.data.dataset import first_place, is_binary, missing_mask
+from doubly.posterior.rows import LARGEST, numbers
 from doubly.sklearn.frames import FARTHEST
 
 
@@ -37,10 +38,11 @@ class ArrayUnits:
 
     def encode(self, X: np.ndarray) -> np.ndarray:
         """Rows as the model sees them: float32, or uint8 where they are bits."""
-        X = np.asarray(X)
-        if X.ndim != 2 or X.shape[1] != len(self.scale):
-            raise UserError(f"rows of the table have {len(self.scale)} columns, got an array of shape {X.shape}")
+        X = numbers(X, len(self.scale))
         if self.kind == "real":
+            if (bad := np.abs(X) > LARGEST).any():
+                row, column = first_place(bad)
+                raise UserError(f"row {row}, column {column} is {X[row, column]}, but a finite number is expected")
             standard = (X[:, self.varies] - self.center[self.varies]) / self.scale[self.varies]
             found: np.ndarray = standard.clip(-FARTHEST, FARTHEST).astype(np.float32)
             return found
