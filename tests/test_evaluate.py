@@ -165,13 +165,9 @@ def test_asking_moves_no_chain(name, run, second, tmp_path, capsys):
     """θ, φ, the sampler's state, the generator and all else of the runs have the same bytes before and after."""
     if name == "others":
         asked = {args[0] for args in COMMANDS.values()}
-        no_run = {"fill", "odd"}  # these read a table
-        unasked = (
-            {command.__name__.lower() for command in parser.COMMANDS}
-            - asked
-            - {"fit", "resume", "check", "serve"}
-            - no_run
-        )
+        # those of a chain; these read a table; serve waits for visitors (test_serve.py)
+        left_out = {"fit", "resume", "check", "fill", "odd", "serve"}
+        unasked = {command.__name__.lower() for command in parser.COMMANDS} - asked - left_out
         assert not unasked, "every command that reads a run belongs into this test"
         return
     index = {"RUN": str(run.path), "OTHER": str(second.path)}

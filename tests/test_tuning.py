@@ -121,6 +121,17 @@ def test_steps_are_held_from_the_first_sample_on():
     assert len({one.t for one in seen[began]}) == 1
 
 
+def test_a_chain_whose_burn_in_is_shorter_than_the_first_measurements_moves_all_the_same():
+    """Three steps an epoch, samples from the second epoch on: measuring goes on to the tenth step, and is held then."""
+    chosen = tuned_method(epochs=7, collect=6, min_epochs=1, patience=1)
+    states = [state for state, _ in fit(chosen, rows(30), rows(5), init(chosen, rows(30)))]
+    assert 0 < sum(state.began is None for state in states) < tuning.FIRST
+    assert states[-1].tuned is not None
+    assert states[-1].tuned.t == tuning.FIRST
+    assert not torch.equal(states[-1].theta.theta, states[0].theta.theta)
+    assert not torch.equal(states[-1].theta.theta, states[-5].theta.theta)
+
+
 def test_samplers_are_held_from_the_first_sample_on():
     """psgld's preconditioner stays as it is once samples are collected, and moves before."""
     chosen = method(sampler=PSGLD(), step=1e-3, epochs=5, collect=2)

@@ -46,7 +46,7 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
     assert found.theta_grad is not None
     grad = method.prior.given(state.prior, method.model.groups).added(theta.theta, n_data * found.theta_grad)
     tuned = state.tuned
-    if tuned is not None and state.began is None:
+    if tuned is not None and (state.began is None or not tuned.measured):
         tuned = tuned.after(theta.theta, grad)
     theta = sampler.tell(theta, grad, eta, rng)
     prior = state.prior

@@ -36,9 +36,14 @@ class Tuned(NamedTuple):
     t: int
     """Steps measured."""
 
+    @property
+    def measured(self) -> bool:
+        """Whether there is enough to move by; a burn-in that was shorter is measured on, for the chain would stand."""
+        return self.t >= FIRST
+
     def eta(self) -> Tensor:
         """The step of each weight, in the sampler's units."""
-        if self.t < FIRST:
+        if not self.measured:
             return torch.zeros_like(self.square)
         return torch.minimum(SHARE / self.square, REACH * (self.size + START * self.size.mean()))
 
