@@ -27,6 +27,9 @@ from doubly.training.state import State, init
 from doubly.training.step import batches, rows_at, step
 
 RESULTS = Path(__file__).with_suffix(".json")
+BASIS: dict[str, Any] = {
+    "estimator": "persistent", "draws": 5, "sampler": "sgnht", "step": 0.03, "phi_step": 1e-3, "theta_steps": 1,
+}  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {
     # name of the variant: settings in which it differs; `warmup` is the share of the steps that are Adam's
     "nais-5": {"estimator": "nais", "draws": 5},
@@ -60,6 +63,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "wide": {"estimator": "persistent", "draws": 5, "prior": "student-t:scale=0.3"},
     "wider": {"estimator": "persistent", "draws": 5, "prior": "student-t:scale=1"},
     "learnt-scale": {"estimator": "persistent", "draws": 5, "prior": "learnt-student-t"},
+    # the same beside the automatic step
+    "auto-wide": {"prior": "student-t:scale=0.3", "sampler": "thermostat", "step": "auto"},
+    "auto-wider": {"prior": "student-t:scale=1", "sampler": "thermostat", "step": "auto"},
+    "auto-learnt": {"prior": "learnt-student-t", "sampler": "thermostat", "step": "auto"},
+    "auto-adam-first": {"sampler": "thermostat", "step": "auto", "warmup": 0.3, "warmup_step": 1e-3},
+    "auto-two-chains": {"estimator": "persistent:chains=2", "sampler": "thermostat", "step": "auto"},
+    "auto-friction-0.03": {"sampler": "thermostat", "step": "auto", "friction": 0.03},
+    "auto-friction-0.3": {"sampler": "thermostat", "step": "auto", "friction": 0.3},
+    "auto-darn": {"sampler": "thermostat", "step": "auto", "proposal": "darn"},
+    "auto-mlp": {"sampler": "thermostat", "step": "auto", "proposal": "mlp:widths=200"},
 }
 ROWS, TEMPERATURES = 200, 500
 
@@ -93,7 +106,7 @@ def scores(pair: Pair, x: torch.Tensor) -> dict[str, float]:
 
 def measure(data: str, hidden: tuple[int, ...], steps: int, variant: str, seed: int) -> dict[str, Any]:
     sets = load(data)
-    chosen = {"sampler": "sgnht", "step": 0.03, "phi_step": 1e-3, "theta_steps": 1} | VARIANTS[variant]
+    chosen = BASIS | VARIANTS[variant]
     if "warmup" in chosen:  # a share of the steps
         chosen["warmup"] = round(chosen["warmup"] * steps / math.ceil(len(sets.train) / 100))
     config = Config(data=data, hidden=hidden, seed=seed, **chosen)
