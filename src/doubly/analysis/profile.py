@@ -12,11 +12,12 @@ import torch
 
 from doubly.analysis.results import Result
 from doubly.core.errors import UserError
+from doubly.core.rows import StoredRows
 from doubly.data import load
 from doubly.kernels.choose import compiling
 from doubly.latents import nais
 from doubly.layers.chain import Chain, ChainVJP
-from doubly.runs.build import build
+from doubly.runs.build import build, training_rows
 from doubly.runs.config import Config
 from doubly.runs.fit import check_device, enough_threads, use_threads
 from doubly.training.method import Method
@@ -59,7 +60,7 @@ def profile(config: Config, steps: int = 100) -> Profile:
     data = load(config.data, binarise=config.binarise)
     method = build(dataclasses.replace(config, warmup=0), data)  # a step of the sampler, not of Adam
     threads = config.threads or enough_threads(method, config.draws)
-    train = torch.as_tensor(data.train).to(config.device)
+    train = training_rows(data, config.device)
     with use_threads(threads), compiling(config.compile):
         take = _steps(method, train)
         take(WARM_UP)
@@ -71,7 +72,7 @@ def profile(config: Config, steps: int = 100) -> Profile:
     return Profile(1e3 * whole, _phases(method, pstats.Stats(watch), whole), method.model.size, threads)
 
 
-def _steps(method: Method, train: torch.Tensor) -> Callable[[int], None]:
+def _steps(method: Method, train: torch.Tensor | StoredRows) -> Callable[[int], None]:
     state = init(method, train)
 
     def take(steps: int) -> None:
@@ -81,7 +82,7 @@ def _steps(method: Method, train: torch.Tensor) -> Callable[[int], None]:
                 index = batches(torch.randperm(len(train), generator=state.rng), method.batch)[0]
                 x = rows_at(method, train, index, state.rng)
             state = step(method, state, x, index, len(train))
-        if train.is_cuda:
+        if train.device.type == "cuda":
             torch.cuda.synchronize()
 
     return take

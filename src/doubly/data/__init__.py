@@ -9,6 +9,7 @@ text         .csv and .tsv files
 formats      .npz, .npy, .mat, idx, .pkl.gz, .parquet
 workbooks    .xlsx files
 pictures     folders of .png files
+stored       rows that stay in their files, or in memory as bits
 files        the user's files, and the splits in them
 fetch        public files into the user's cache
 bars         a synthetic set whose density is known

@@ -12,9 +12,12 @@ from typing import Literal, get_args
 import numpy as np
 
 from doubly.core.errors import UserError
+from doubly.core.rows import StoredRows, blocks
 from doubly.data.columns import Columns
 
 SPLITS = ("train", "valid", "test")
+
+LOOKED_AT = 20_000  # of stored rows
 
 Kind = Literal["binary", "real", "mixed"]
 Place = tuple[int, int]
@@ -43,6 +46,7 @@ class Data:
     """Rows to learn from, to stop by and to score on: uint8 where all values are 0 or 1, else float32.
 
     Cells may be missing: NaN in float32, whatever the kind.
+    Where training rows are `stored` rather than in memory, `train` has some of them, evenly spaced, to look at.
     Where `dynamic` is true, `train` holds greys, uint8 from 0 to 255: training draws its bits anew each time it sees a
     row, 1 with probability grey / 255. All other rows are fixed, and so is what `split("train")` gives.
 
@@ -63,6 +67,7 @@ class Data:
     columns: Columns | None = None  # how the columns of a table became numbers, where there was one
     origin: Origin | None = None
     bits_seed: int = 0  # of the fixed bits that split("train") gives of greys
+    stored: StoredRows | None = None  # all training rows, where they are not in memory
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
@@ -109,7 +114,15 @@ class Data:
     @cached_property
     def has_missing(self) -> bool:
         """Whether any cell of any split is missing."""
-        return any(bool(missing_mask(getattr(self, split)).any()) for split in SPLITS)
+        if self.stored is not None and self.stored.dtype.kind == "f" and self.kind == "binary":
+            return True  # bits are floats only for that reason
+        parts = [*SPLITS[1:], "all_train"]
+        return any(bool(missing_mask(block).any()) for part in parts for block in blocks(getattr(self, part)))
+
+    @property
+    def all_train(self) -> np.ndarray | StoredRows:
+        """All rows to learn from, wherever they are."""
+        return self.train if self.stored is None else self.stored
 
     @property
     def width(self) -> int:
@@ -126,6 +139,11 @@ class Data:
     @cached_property
     def _fixed_bits(self) -> np.ndarray:
         return sample_bits(self.train / np.float32(255), self.bits_seed, "train")
+
+
+def spaced(rows: np.ndarray | StoredRows, most: int) -> np.ndarray:
+    """So many rows at most, evenly spaced, in memory."""
+    return rows[np.unique(np.linspace(0, len(rows) - 1, min(len(rows), most)).round().astype(int))]
 
 
 def sample_bits(p: np.ndarray, seed: int, split: str) -> np.ndarray:
@@ -147,6 +165,8 @@ def check_binary(data: Data, why: str) -> None:
                 f"{why}, but {where} is {rows[at]:.6g}: binarise the data (for example binarise=threshold, 1 from 0.5 "
                 f"on), or choose a data layer that draws real numbers"
             )
+    if data.stored is not None:  # of which not all were looked at here
+        raise UserError(f"{why}, but {data.name} also has other values: choose a data layer that draws real numbers")
 
 
 # What holds for every array

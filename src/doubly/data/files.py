@@ -18,10 +18,40 @@ import numpy as np
 from doubly.core.errors import UserError, near
 from doubly.data.binarise import binarise, check_way
 from doubly.data.columns import Column, Columns, Sheet, nameless, sheet_of, shown
-from doubly.data.dataset import SPLITS, Data, Kind, Origin, Place, as_kind, check_finite, is_binary
-from doubly.data.formats import TABLES, check_readable, damage_named, open_arrays, read_parquet, suffix_of
+from doubly.data.dataset import (
+    LOOKED_AT,
+    SPLITS,
+    Data,
+    Kind,
+    Origin,
+    Place,
+    as_kind,
+    check_finite,
+    is_binary,
+    spaced,
+)
+from doubly.data.formats import (
+    TABLES,
+    check_memory,
+    check_readable,
+    damage_named,
+    open_arrays,
+    read_parquet,
+    suffix_of,
+)
 from doubly.data.kinds import guess
 from doubly.data.pictures import is_picture_folder, read_pictures
+from doubly.data.stored import (
+    LARGE,
+    PACKED_FROM,
+    ArrayFile,
+    Packed,
+    Shards,
+    as_stored,
+    is_shard_folder,
+    look,
+    shard_files,
+)
 from doubly.data.text import DECIMALS, SEPARATORS, read_csv
 from doubly.data.workbooks import read_workbook
 
@@ -46,6 +76,7 @@ class Options:
     columns: str = ""  # mixed: every column has its own kind and unit, as a mixed data layer wants them
     sheet: str = ""  # of a workbook; the first where nothing is said
     shape: tuple[int, ...] = ()  # of one row: 28x28
+    stored: bool | None = None  # rows of a .npy stay in the file; where nothing is said, those of a large one do
 
     def check(self, where: str) -> None:
         """Refuse amounts that cannot be."""
@@ -67,6 +98,7 @@ class Options:
             raise UserError(f"columns of {where} are either mixed or binarised: leave one of the two out")
 
 
+HELD_OUT = 10_000  # rows of valid and of test, of a store that has none
 TABLE_OPTIONS = ("header", "categories", "drop", "missing", "split", "separator", "decimal", "columns", "sheet")
 TEXT_OPTIONS = ("separator", "decimal")  # of files that are texts
 
@@ -101,7 +133,7 @@ def parse_options(text: str, kinds: Mapping[str, Any], where: str) -> dict[str, 
 
 def _option(name: str, value: str, default: Any, where: str) -> Any:
     try:
-        if name == "header":
+        if name in ("header", "stored"):
             return {"true": True, "false": False}[value.lower()]
         if name == "shape":
             return tuple(int(length) for length in value.split("x"))
@@ -109,7 +141,9 @@ def _option(name: str, value: str, default: Any, where: str) -> Any:
             return tuple(value.split("+"))
         return type(default)(value)
     except (ValueError, KeyError):
-        wanted = {"header": "true or false", "shape": "whole numbers such as 28x28"}.get(name)
+        wanted = {"header": "true or false", "stored": "true or false", "shape": "whole numbers such as 28x28"}.get(
+            name
+        )
         wanted = wanted or ("a whole number" if isinstance(default, int) else "a number")
         raise UserError(f"{name} of {where} must be {wanted}, got {value!r}") from None
 
@@ -129,7 +163,60 @@ class Raw(NamedTuple):
 
 def from_file(path: Path, options: Options) -> Data:
     """Data from a file; of valid and test, those it lacks are held out of its rows, at random by the seed."""
+    if stays_stored(path, options):
+        return _from_store(path, options)
     return _data_of(read_raw(path, options, nan_allowed=not options.binarise), path, options)
+
+
+def stays_stored(path: Path, options: Options) -> bool:
+    """Whether the training rows stay where they are: in a folder of shards, or in a large .npy."""
+    if os.path.isdir(path):
+        return not is_picture_folder(path) and is_shard_folder(path)
+    large = options.stored is None and os.path.isfile(path) and os.path.getsize(path) >= LARGE
+    if options.stored and suffix_of(path) != ".npy":
+        raise UserError(f"stored is said of {path}, but only a .npy or a folder of them can stay: leave it out")
+    return suffix_of(path) == ".npy" and os.path.isfile(path) and (bool(options.stored) or large)
+
+
+def _from_store(path: Path, options: Options) -> Data:
+    """Data whose training rows are read when they are asked for; of valid and test, at most HELD_OUT are held out."""
+    options.check(str(path))
+    if said := [name for name in (*TABLE_OPTIONS, "binarise") if _is_said(options, name)]:
+        raise UserError(f"{said[0]} is said of {path}, whose rows stay stored: leave it out, or save rows that have it")
+    found = _stores_in(path)
+    train = found["train"]
+    seen = [look(rows, f"{split} of {path}") for split, rows in found.items()]
+    kind: Kind = "binary" if all(each.binary for each in seen) else "real"
+    numbers = _hold_out({split: np.arange(len(rows)) for split, rows in found.items()}, options, path, HELD_OUT)
+    for split in ("valid", "test"):
+        check_memory(path, len(numbers[split]) * train.shape[1] * 4)
+    held = {split: found.get(split, train).read(numbers[split]) for split in ("valid", "test")}
+    ready = {split: as_kind(rows, kind, str(path)) for split, rows in held.items()}
+    numbers["train"] = np.sort(numbers["train"])  # so that rows that lie together stay together
+    rows = as_stored(train, numbers["train"], kind, any(each.missing for each in seen))
+    sources = {split: split if split in found else "train" for split in SPLITS}
+    origin = Origin(str(path), numbers, sources if len(found) > 1 else {})
+    shape = options.shape or train.row_shape
+    some = spaced(rows, LOOKED_AT)
+    return Data(_stem(path), some, ready["valid"], ready["test"], shape, kind, origin=origin, stored=rows)
+
+
+def _stores_in(path: Path) -> "dict[str, ArrayFile | Shards]":
+    """The stored rows by split; files of a folder whose names begin with train, valid and test are these splits."""
+    if not os.path.isdir(path):
+        return {"train": ArrayFile(path)}
+    files = shard_files(path)
+    by_split = {split: [file for file in files if file.name.startswith(split)] for split in SPLITS}
+    if not by_split["train"]:
+        by_split = {"train": files}
+    elif others := [file.name for file in files if not file.name.startswith(SPLITS)]:
+        raise UserError(f"{path} has {others[0]} beside train files: begin its name with train, valid or test")
+    found: dict[str, ArrayFile | Shards] = {split: Shards(each) for split, each in by_split.items() if each}
+    for split, rows in found.items():
+        if rows.row_shape != found["train"].row_shape:
+            wanted = found["train"].row_shape
+            raise UserError(f"{split} in {path} has rows of shape {rows.row_shape}, train of {wanted}: make them alike")
+    return found
 
 
 def from_memory(table: Any, options: Options | None = None, name: str = "the table", mixed: bool = True) -> Data:
@@ -190,9 +277,13 @@ def _data_of(raw: "Raw", path: Path, options: Options) -> Data:
         split: rows if dynamic and split == "train" else as_kind(rows, kind, str(path), _placing(raw.origin, split))
         for split, rows in splits.items()
     }
+    stored = None
+    if ready["train"].dtype == np.uint8 and not dynamic and ready["train"].size >= PACKED_FROM:
+        stored = Packed.of(ready["train"])
+        ready["train"] = spaced(stored, LOOKED_AT)
     return Data(
         raw.name, ready["train"], ready["valid"], ready["test"], raw.shape, kind, None, dynamic, columns, raw.origin,
-        options.bits_seed,
+        options.bits_seed, stored,
     )  # fmt: skip
 
 
@@ -418,11 +509,15 @@ def _given_splits(sheet: Sheet, column: str) -> dict[str, np.ndarray]:
     return {split: rows for split, rows in splits.items() if len(rows)}
 
 
-def _hold_out(splits: dict[str, np.ndarray], options: Options, path: Path) -> dict[str, np.ndarray]:
-    """Take valid and test, where they are not given, off the row numbers of train."""
+def _hold_out(
+    splits: dict[str, np.ndarray], options: Options, path: Path, most: float = math.inf
+) -> dict[str, np.ndarray]:
+    """Take valid and test, where they are not given, off the row numbers of train, at most so many each."""
     rows = splits["train"]
     sizes = {
-        name: max(1, round(getattr(options, name) * len(rows))) for name in ("valid", "test") if name not in splits
+        name: int(min(most, max(1, round(getattr(options, name) * len(rows)))))
+        for name in ("valid", "test")
+        if name not in splits
     }
     if not sizes:
         return splits

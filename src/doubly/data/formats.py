@@ -47,7 +47,10 @@ def suffix_of(path: Path) -> str:
 def check_readable(path: Path) -> None:
     """Refuse a name that tells no format, a file that is not there, and one that memory cannot hold."""
     if os.path.isdir(path):
-        raise UserError(f"{path} is a folder: name a file in it, ending in {EXPECTED}, or a folder of .png pictures")
+        raise UserError(
+            f"{path} is a folder: name a file in it, ending in {EXPECTED}, or a folder of .png pictures, or of .npy, "
+            f".npz or .parquet files of numbers"
+        )
     if not suffix_of(path):
         raise UserError(f"cannot read {path}: expected a file ending in {EXPECTED}")
     if not os.path.isfile(path):  # Path.is_file raises where a name is too long

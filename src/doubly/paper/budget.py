@@ -65,7 +65,7 @@ def train(config: Config, folder: Path, budget: float | None, settings: Evaluate
 def _plan(run: Run, config: Config, epochs: int) -> None:
     """Another number of epochs. If there are more, samples that were collected early for want of time are dropped."""
     run.plan(epochs)
-    method, rows = build(run.config, run.facts), len(run.data().train)
+    method, rows = build(run.config, run.facts), len(run.data().all_train)
     state = run.restore(method)
     if state is None or state.began is None or state.epoch >= latest_start(method, rows):
         return
@@ -92,7 +92,7 @@ def _epochs_within(run: Run, seconds: float) -> int:
     more = max(0, math.floor(seconds * len(recent) / max(sum(recent), 1e-3)))
     least = done
     if method.collect and not metrics[-1]["collected"]:
-        interval = math.ceil(1 / samples_per_epoch(method, len(run.data().train)))
+        interval = math.ceil(1 / samples_per_epoch(method, len(run.data().all_train)))
         # collecting starts when an epoch is over, after the warm-up, and may wait for half of the epochs
         least = max(done + 1, method.warmup, interval) + interval
     found: int = max(least, done + more)

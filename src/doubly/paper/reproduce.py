@@ -145,7 +145,7 @@ def _scoring(run: Run) -> float:
 
 def _result(recipe: Recipe, run: Run, found: Evaluation, commit: str | None) -> RowResult:
     metrics, config, summary, settings = run.metrics(), run.config, found.summary, found.settings
-    rows = len(run.data().train)
+    rows = len(run.data().all_train)
     training, scoring = _training(metrics), _scoring(run)
     value = found.annealed or summary
     estimator = found.chosen.estimator

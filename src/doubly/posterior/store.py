@@ -17,6 +17,7 @@ from doubly.core.cache import Cache, NoCache
 from doubly.core.documented import html_table
 from doubly.core.errors import UserError
 from doubly.core.random import generator
+from doubly.core.rows import StoredRows
 from doubly.core.types import By, Of, Refit
 from doubly.latents import OBJECTIVES, Annealing, Gap, LikelihoodConfig, Marginal, Pair, RowLikelihoods, is_exact
 from doubly.latents.completions import ImputeConfig, Moments
@@ -58,7 +59,7 @@ class Posterior:
     mean_theta: Tensor | None
     thetas: list[Tensor]
     """Samples of the weights, evenly spaced over the collection."""
-    train: Callable[[], Tensor]
+    train: Callable[[], Tensor | StoredRows]
     """The training rows, to which proposals are fitted."""
     means: dict[int, Tensor] = field(default_factory=dict)
     """Means of the first so many samples, where they were stored."""
@@ -408,7 +409,9 @@ class Posterior:
         """
         if x is None:
             white = 255 if self.method.dynamic else 1
-            x = plots.lower_half_missing(self.train()[:n].cpu().numpy() / white)
+            train = self.train()
+            some = train[torch.arange(min(n, len(train)), device=train.device)]
+            x = plots.lower_half_missing(some.cpu().numpy() / white)
         given = np.asarray(x, dtype=float)[:n]
         completed = self.impute(given, draws=draws, **options).completions
         return plots.completions(given, np.asarray(completed), self.shape, ax)

@@ -97,7 +97,7 @@ def settle(config: Config, data: Data) -> Choice:
         given = f"mixed:columns={data.columns.layout()}" + first.replace("mixed", "", 1).replace(":", ",", 1)
         config = dataclasses.replace(config, model=config.model.replace(first, given, 1))
     default = Config()
-    chosen = of_table(data.columns, len(data.train), 0 if config.epochs == default.epochs else config.epochs)
+    chosen = of_table(data.columns, len(data.all_train), 0 if config.epochs == default.epochs else config.epochs)
     if config.model != default.model:
         chosen |= _suiting(
             config.model, data.width, chosen["hidden"] if config.hidden == default.hidden else config.hidden

@@ -4,8 +4,12 @@ import dataclasses
 import math
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from doubly.core.errors import UserError
 from doubly.core.registry import split
+from doubly.core.rows import StoredRows
 from doubly.data import Data, check_binary
 from doubly.data.formats import check_room
 from doubly.latents import ESTIMATORS, NAIS, OBJECTIVES, Estimator, Wake
@@ -43,13 +47,13 @@ def build(config: Config, data: Data | Facts) -> Method:
 
     What the settings leave open is planned by the number of rows; where only facts are known, for a single mini-batch.
     """
-    config = with_plan(config, len(data.train) if isinstance(data, Data) else config.batch)
+    config = with_plan(config, len(data.all_train) if isinstance(data, Data) else config.batch)
     model = Chain.build(config.model, data=data.width, hidden=config.hidden, start=config.start)
     proposal = Chain.build_proposal(
         config.proposal, data=data.width, hidden=config.hidden, start=config.start, masked=data.has_missing
     )
     if isinstance(data, Data):
-        _check_size(config, model, proposal, len(data.train))
+        _check_size(config, model, proposal, len(data.all_train))
     _check_data_layer(config, model, data)
     _check_latent_layers(model, proposal)
     estimator, refitter = _estimators(config, model, proposal)
@@ -114,6 +118,11 @@ def _check_sampler(config: Config, sampler: Sampler) -> None:
             f"the sampler {config.sampler} takes one step on each mini-batch, forward and then backward through them, "
             f"got theta_steps {config.theta_steps}: set it to 1"
         )
+
+
+def training_rows(data: Data, device: torch.device | str) -> Tensor | StoredRows:
+    """The rows to learn from: a tensor on the device, or rows that come to it when they are asked for."""
+    return torch.as_tensor(data.train).to(device) if data.stored is None else data.stored.on(device)
 
 
 def _check_size(config: Config, model: Chain, proposal: Chain, n_data: int) -> None:

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from doubly.core.errors import Diverged, UserError
+from doubly.core.rows import StoredRows
 from doubly.data import Data, absolute, missing_mask, unscaled
 from doubly.data.files import Options, from_memory
 from doubly.kernels.choose import compiling, forked
 from doubly.posterior.store import Posterior
 from doubly.runs import automatic, presets, sources
-from doubly.runs.build import AUTO, build, chosen_estimator, with_plan
+from doubly.runs.build import AUTO, build, chosen_estimator, training_rows, with_plan
 from doubly.runs.config import MOST_THREADS, Config, from_dict
 from doubly.runs.export import load_file
 from doubly.runs.fields import ConfigFields, documented, signature_with_fields
@@ -144,7 +145,7 @@ def fit_config(
             f"not all cells are 0 or 1, which is all that {said} can draw: learnt as a table of mixed columns",
             *notes,
         )
-    config = with_plan(config, len(data.train))
+    config = with_plan(config, len(data.all_train))
     method = build(config, data)  # wrong settings are refused here, before a folder is made
     config = dataclasses.replace(
         config,
@@ -210,7 +211,8 @@ def _train(
     listeners: Listeners,
 ) -> Run:  # fmt: skip
     """Train from the last checkpoint, or from the start, to the end of the protocol or the time `until`."""
-    train, valid = (torch.as_tensor(rows).to(run.config.device) for rows in (data.train, data.valid))
+    train = training_rows(data, run.config.device)
+    valid = torch.as_tensor(data.valid).to(run.config.device)
     with Progress(quiet) as progress, stop_signal() as stopped:
         _warn_of_crowding(progress)
         for note in notes:
@@ -237,7 +239,9 @@ def _train(
         return run
 
 
-def _go_on(run: Run, data: Data, method: Method, rows: tuple[Tensor, Tensor], state: State, told: "_Told") -> None:
+def _go_on(
+    run: Run, data: Data, method: Method, rows: tuple[Tensor | StoredRows, Tensor], state: State, told: "_Told"
+) -> None:
     """Train until all is done, or somebody has enough; a chain that diverges is tried again, and plans may change."""
     train, valid = rows
     while not finished(method, state):
@@ -282,7 +286,7 @@ class _Told(NamedTuple):
 
 
 def _retried(
-    run: Run, method: Method, data: Data, train: Tensor, number: int, error: Diverged, progress: Progress
+    run: Run, method: Method, data: Data, train: Tensor | StoredRows, number: int, error: Diverged, progress: Progress
 ) -> State:
     """The last good state with a third of the step, saved, so that a stop does not bring the larger step back."""
     if number > run.config.retries:
@@ -300,7 +304,7 @@ def _retried(
     return state
 
 
-def _restore(run: Run, method: Method, train: Tensor) -> State:
+def _restore(run: Run, method: Method, train: Tensor | StoredRows) -> State:
     """The state of the last checkpoint, or a fresh one; records that are newer than it are dropped."""
     state = run.restore(method) or init(method, train)
     run.forget_after(state.epoch)

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,13 +36,14 @@ from doubly.core.codec import to_tensors
 from doubly.core.documented import html_table
 from doubly.core.errors import Damaged, DiskError, RunWarning, UserError
 from doubly.core.files import LOCK, Folder, is_temporary
+from doubly.core.rows import blocks
 from doubly.core.sealed import MOST_JSON, dump_json, dump_tensors, load_json, load_tensors, parse_json
 from doubly.data import SPLITS, Columns, Data
 from doubly.data import load as load_data
 from doubly.posterior.store import Posterior
 from doubly.posterior.units import PosteriorInUnits
 from doubly.runs import records, sources
-from doubly.runs.build import Facts, build
+from doubly.runs.build import Facts, build, training_rows
 from doubly.runs.checkpoints import (
     OLDER,
     STATE,
@@ -419,7 +421,7 @@ class Run:
             means=means,
             epoch=state.epoch,
             collected=state.collected,
-            train=lambda: torch.as_tensor(self.data().train).to(device),
+            train=lambda: training_rows(self.data(), device),
             cache=FileCache(self.folder, device, required=self.format > 1),
             shape=self.facts.shape,
             records=self.metrics,
@@ -502,16 +504,17 @@ def file_json(run: Run, name: str, fields: dict[str, Any]) -> None:
 def _facts(data: Data) -> dict[str, Any]:
     """What data.json says of the data: what a model has to know of them, and a digest that identifies them."""
     digest = hashlib.sha256()
-    for split in SPLITS:
-        digest.update(data.split(split).tobytes())
-    rows = {split: len(data.split(split)) for split in SPLITS}
+    splits = {split: data.split(split) for split in SPLITS} | ({"train": data.stored} if data.stored else {})
+    for rows in splits.values():
+        for block in blocks(rows):
+            digest.update(np.ascontiguousarray(block).data)
     return {
         "width": data.width,
         "kind": data.kind,
         "shape": list(data.shape),
         "dynamic": data.dynamic,
         **({"holes": True} if data.has_missing else {}),  # the key of version 0.1
-        "rows": rows,
+        "rows": {split: len(rows) for split, rows in splits.items()},
         "columns": data.columns.as_json() if data.columns else None,
         "sha256": digest.hexdigest(),
     }

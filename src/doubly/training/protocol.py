@@ -12,6 +12,7 @@ from torch import Tensor
 
 from doubly.core.errors import Diverged
 from doubly.core.random import generator
+from doubly.core.rows import StoredRows, shuffled
 from doubly.core.statistics import stderr
 from doubly.latents.pair import Pair
 from doubly.layers.chain import Chain
@@ -48,7 +49,9 @@ class Record(NamedTuple):
     """Of rows drawn from the model: the mean of all cells, and the standard deviation of the row means."""
 
 
-def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[tuple[State, Record | None]]:
+def fit(
+    method: Method, train: Tensor | StoredRows, valid: Tensor, state: State
+) -> Iterator[tuple[State, Record | None]]:
     """Train to the end of the protocol: yield the state after every mini-batch, and a record after every epoch.
 
     Where samples are collected within an epoch, the state is also yielded after each of them.
@@ -57,7 +60,7 @@ def fit(method: Method, train: Tensor, valid: Tensor, state: State) -> Iterator[
     while not finished(method, state):
         back = _goes_back(method, state)
         if state.batch == 0:
-            order = state.order if back else torch.randperm(n_data, generator=state.rng, device=train.device)
+            order = state.order if back else shuffled(train, state.rng)
             state = state._replace(order=order, totals=_no_totals(method, state))
         for index in batches(state.order, method.batch)[:: -1 if back else 1][state.batch :]:
             x = rows_at(method, train, index, state.rng)
@@ -126,7 +129,7 @@ def _wait_or_collect(method: Method, state: State) -> State:
     )
 
 
-def _end_epoch(method: Method, state: State, train: Tensor, valid: Tensor) -> tuple[State, Record]:
+def _end_epoch(method: Method, state: State, train: Tensor | StoredRows, valid: Tensor) -> tuple[State, Record]:
     """Validate, decide what comes next, and hand over to the sampler where the warm-up ends."""
     if not healthy(state):
         raise _diverged(method, state, f"the largest gradient was {state.totals[3].item():.3g}")
@@ -142,7 +145,7 @@ def _end_epoch(method: Method, state: State, train: Tensor, valid: Tensor) -> tu
     return after, record
 
 
-def _lost(method: Method, state: State, train: Tensor, valid: Tensor, rows: Tensor) -> float:
+def _lost(method: Method, state: State, train: Tensor | StoredRows, valid: Tensor, rows: Tensor) -> float:
     """By how much rows are less likely than at the start: those of training over the epoch, and those of validation.
 
     The smaller of both counts, so that a chain that has learnt its training rows by heart has not diverged.

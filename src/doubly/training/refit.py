@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
 from doubly.core.random import generator
+from doubly.core.rows import StoredRows, shuffled
 from doubly.latents import Batch, Memory, Pair
 from doubly.samplers.adam import AdamState
 from doubly.training.method import Method
@@ -25,7 +25,7 @@ class Halfway(NamedTuple):
     """Passes made."""
 
 
-def beginning(method: Method, phi: Tensor, train: Tensor) -> Halfway:
+def beginning(method: Method, phi: Tensor, train: Tensor | StoredRows) -> Halfway:
     """Where a fit stands before its first pass."""
     rng = generator(train.device, method.seed, "refit")
     memory = method.refitter.init(method.model, len(train), rng)
@@ -36,7 +36,7 @@ def refit(
     method: Method,
     theta: Tensor,
     phi: Tensor,
-    train: Tensor,
+    train: Tensor | StoredRows,
     passes: int,
     watch: Callable[[Halfway], None] = lambda halfway: None,
     halfway: Halfway | None = None,
@@ -54,7 +54,7 @@ def refit(
     rng.set_state(rng_state.cpu())
     for done in range(first, passes):
         eta = method.optimiser.eta(method.phi_step, len(train)) * (1 - done / passes)
-        for index in batches(torch.randperm(len(train), generator=rng, device=train.device), method.batch):
+        for index in batches(shuffled(train, rng), method.batch):
             state = method.optimiser.ask(state, eta, rng)
             x = rows_at(method, train, index, rng)
             batch = Batch(Pair(method.model, theta, method.proposal, state.theta), x, index, memory, rng, remember=True)

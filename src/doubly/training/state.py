@@ -10,6 +10,7 @@ from torch import Tensor
 from doubly.core.cache import Tensors
 from doubly.core.codec import Encoded, check_like, from_tensors, to_tensors
 from doubly.core.random import generator
+from doubly.core.rows import StoredRows, blocks
 from doubly.latents import Memory
 from doubly.latents.completions import Moments
 from doubly.samplers.prior import PriorState
@@ -62,7 +63,7 @@ class State(NamedTuple):
     """How often the chain has diverged: each time, the step became a third."""
 
 
-def init(method: Method, x: Tensor) -> State:
+def init(method: Method, x: Tensor | StoredRows) -> State:
     """The state from which a run on the training rows x starts."""
     return _start(method, moments(method, x).mean, len(x))
 
@@ -88,10 +89,11 @@ def _start(method: Method, mean: Tensor, n_data: int) -> State:
     )
 
 
-def moments(method: Method, x: Tensor) -> Moments:
+def moments(method: Method, x: Tensor | StoredRows) -> Moments:
     """Mean and standard deviation of each column of the training rows x, over the observed cells."""
     total = square = observed = torch.zeros(x.shape[1], dtype=torch.float64, device=x.device)
-    for block in x.split(max(1, WIDENED // x.shape[1])):  # all rows are never widened at once
+    for part in blocks(x, WIDENED):  # all rows are never widened at once
+        block = torch.as_tensor(part, device=x.device)
         missing = block.isnan()
         values = block.masked_fill(missing, 0)
         total = total + values.sum(0, dtype=torch.float64)

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from doubly.core.rows import StoredRows
 from doubly.latents import Batch, Estimate, Pair, Wanted
 from doubly.samplers.sampler import Eta
 from doubly.training.method import Method, mover
@@ -61,7 +62,7 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
     return state._replace(theta=theta, phi=phi, memory=memory, prior=prior, totals=totals, tuned=tuned)
 
 
-def rows_at(method: Method, train: Tensor, index: Tensor, rng: torch.Generator) -> Tensor:
+def rows_at(method: Method, train: Tensor | StoredRows, index: Tensor, rng: torch.Generator) -> Tensor:
     """Some of the training rows; they are stored as bytes and become floats here."""
     rows = train[index].float()
     return torch.bernoulli(rows / 255, generator=rng) if method.dynamic else rows
