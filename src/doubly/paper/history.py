@@ -7,7 +7,7 @@ from pathlib import Path
 
 from doubly.analysis.results import Result
 from doubly.core.errors import UserError
-from doubly.core.files import write
+from doubly.core.files import Folder
 from doubly.paper.result import RowResult
 
 FILE = "scores.jsonl"  # in the folder of the results; one object a line
@@ -59,9 +59,10 @@ def read_scores(results: str | Path) -> list[Score]:
 
 def add_score(results: str | Path, score: Score) -> None:
     """Append one, unless the same weights have been scored the same way before."""
-    before = read_scores(results)
-    if score not in before:
-        write(Path(results) / FILE, "".join(json.dumps(each.to_json()) + "\n" for each in [*before, score]).encode())
+    if score not in read_scores(results):
+        folder = Folder(Path(results))
+        folder.append(FILE, (json.dumps(score.to_json()) + "\n").encode())  # as several rows may be made at once
+        folder.sync(FILE)
 
 
 def told(scores: Sequence[Score], row: str) -> str:
