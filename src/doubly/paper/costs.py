@@ -8,8 +8,9 @@ import dataclasses
 import hashlib
 import json
 import math
+import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -142,20 +143,18 @@ def _step(method: Method, train: Tensor) -> tuple[float, State]:
     watched = method.sampler.stats(state.theta)
     order = torch.randperm(len(train), generator=state.rng)
     state = state._replace(order=order, totals=torch.zeros(4 + len(watched), dtype=torch.float64))
-    taken, spent, started = 0, 0.0, 0.0
+    each: list[float] = []
     for index in _cycled(batches(order, method.batch)):
-        if taken == FEWEST_STEPS:
-            started = time.process_time()
+        started = time.process_time()
         x = rows_at(method, train, index, state.rng)
         state = step(method, state, x, index, len(train))
-        taken += 1
-        spent = time.process_time() - started
-        if taken >= 2 * FEWEST_STEPS and spent > SECONDS:
+        each.append(time.process_time() - started)
+        if len(each) >= 2 * FEWEST_STEPS and sum(each[FEWEST_STEPS:]) > SECONDS:
             break
-    return spent / (taken - FEWEST_STEPS), state
+    return statistics.median(each[FEWEST_STEPS:]), state
 
 
-def _cycled(parts: tuple[Tensor, ...]) -> Any:
+def _cycled(parts: tuple[Tensor, ...]) -> Iterator[Tensor]:
     while True:
         yield from parts
 

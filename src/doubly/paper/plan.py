@@ -71,14 +71,16 @@ class Plan(Result):
 
     todo: tuple[Planned, ...]
     too_long: tuple[Planned, ...]
-    """What takes longer than a row may: its cost is said instead."""
+    """What takes longer than a row may, or is not made by its recipe: its cost is said instead."""
     longest: float = LONGEST
 
     def text(self) -> str:
         lines = [f"{len(self.todo)} to make, {span(sum(each.left for each in self._known))} of one core in all:"]
         lines += [f"{i:4d}  {each.text()}" for i, each in enumerate(self.todo, start=1)]
         if self.too_long:
-            lines.append(f"{len(self.too_long)} would take more than {span(self.longest)} each, and are left out:")
+            lines.append(
+                f"{len(self.too_long)} are left out (by their recipes, or for more than {span(self.longest)}):"
+            )
             lines += [f"      {each.text()}" for each in self.too_long]
         return "\n".join(lines)
 
@@ -114,7 +116,7 @@ def plan(
             done = _done(task, runs, burn_in, cost) if runs is not None and cost is not None else 0.0
             missing.append(Planned(task, lacks, cost, burn_in, done))
     missing.sort(key=lambda each: (each.task.seed, each.left))
-    is_long = [each.seconds is not None and each.seconds > longest for each in missing]
+    is_long = [each.task.recipe().only_cost or (each.seconds or 0) > longest for each in missing]
     return Plan(
         tuple(each for each, long in zip(missing, is_long, strict=True) if not long),
         tuple(each for each, long in zip(missing, is_long, strict=True) if long),

@@ -61,7 +61,7 @@ measured in a few seconds of CPU time on one thread; how many epochs the burn-in
 guessed.
 `doubly reproduce --all --budget 20h` works through this list, two rows at a time.
 """
-TOO_LONG = "These would take more than {longest} each; their cost is given in place of their number:"
+TOO_LONG = "These are not made here, by their recipes or because they would take more than {longest} each:"
 
 
 def page(results: str | Path) -> str:
@@ -196,7 +196,7 @@ def _not_yet(task: Task, missing: Plan) -> str:
     """What stands where there is no number: what it would cost, where that is too much or known."""
     for each in missing.too_long:
         if each.task == task:
-            return f"not made: would take {span(each.seconds or 0)} of one core"
+            return "not made" + (f": would take {span(each.seconds)} of one core" if each.seconds else "")
     return "not yet"
 
 

@@ -4,7 +4,8 @@ A file for each table. [all] has the settings of all its rows, [score] how they 
 recommended settings of its rows differ from RECOMMENDED below, [recommended_score] how they are scored then,
 [presets.NAME] what holds for the rows of one preset, and [rows.NAME] each row. A row may have any of these of its own.
 Beside settings of `Config`, [all], [presets.NAME], [rows.NAME] and [recommended] may have `burn_in`, and the first
-three `seeds` and `alike`; beside those of `EvaluateConfig`, the scores may have `most_temperatures` (see `Recipe`).
+three `seeds`, `alike` and `only_cost`; beside those of `EvaluateConfig`, the scores may have `most_temperatures`: see
+`Recipe`.
 """
 
 import dataclasses
@@ -67,6 +68,8 @@ class Recipe:
     """Temperatures with which the rows of a table are all annealed, so that models are compared and not bounds."""
     most_temperatures: int = 0
     """Where rows are scored by annealing, temperatures are doubled until its bounds are near or there are so many."""
+    only_cost: bool = False
+    """Whether the paper's way of this row is not made here, and the page says what it would cost."""
     better: Fields = field(default_factory=dict)
     """Where the recommended settings of this row differ from those that RECOMMENDED has for its preset."""
     better_score: Fields = field(default_factory=dict)
@@ -121,7 +124,7 @@ def _recipe(name: str, table: Fields, row: Fields) -> Recipe:
         for name in ("score", "recommended", "recommended_score")
     )
     fields = table["all"] | kin | row
-    beside = {key: fields.pop(key) for key in ("burn_in", "seeds", "alike") if key in fields}
+    beside = {key: fields.pop(key) for key in ("burn_in", "seeds", "alike", "only_cost") if key in fields}
     beside |= {key: score.pop(key) for key in ("most_temperatures",) if key in score}
     config = preset(base, **fields)
     evaluation = EvaluateConfig(**{"by": "draws", "settle": False} | score)
@@ -142,6 +145,7 @@ def with_recommended(recipe: Recipe) -> Recipe:
     return dataclasses.replace(
         recipe,
         preset="recommended",
+        only_cost=False,
         burn_in=settings.pop("burn_in", recipe.burn_in),
         most_temperatures=scored.pop("most_temperatures", recipe.most_temperatures),
         config=dataclasses.replace(recipe.config, **settings),
