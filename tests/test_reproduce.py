@@ -361,8 +361,10 @@ def test_parts_that_are_missing_are_added_and_test_rows_are_not_scored_again(mad
         raise AssertionError("the number stands")
 
     monkeypatch.setattr(reproduce, "score", never)
+    (tmp_path / "results" / history.FILE).unlink()  # as after a kill between both files
     again = reproduce.reproduce(Task("small"), *where, threads=1, quiet=True)
     assert dataclasses.replace(again, hours=whole.hours) == whole
+    assert [score.title for score in history.read_scores(tmp_path / "results")] == ["small"]
     other: dict[str, Any]
     for other in ({"epochs": 1}, {"valid_last": whole.valid_last - 1e-6}, {"refit": (7, "wake")}, {"of": "last"}):
         dataclasses.replace(whole, **other).save(file)

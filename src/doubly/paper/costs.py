@@ -37,7 +37,7 @@ from doubly.training.step import batches, rows_at, step
 FILE = "costs.jsonl"  # in the folder of the results; one object a line
 SECONDS = 2.0  # of steps that are timed…
 FEWEST_STEPS = 5  # …at least, after those that compile
-FEW_ROWS, FEW_DRAWS, FEW_TEMPERATURES = 20, 100, 10  # for scoring
+FEW_ROWS, FEW_DRAWS, FEW_TEMPERATURES = 20, 100, 50  # for scoring
 
 
 @dataclass(frozen=True)

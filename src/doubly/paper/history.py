@@ -57,12 +57,17 @@ def read_scores(results: str | Path) -> list[Score]:
         raise UserError(f"{file} is no list of scores ({error!r}): restore it from the repository") from None
 
 
+def is_listed(results: str | Path, score: Score) -> bool:
+    """Whether this number of this title is in the list: the same weights, scored the same way."""
+    before = {(each.title, each.log_likelihood) for each in read_scores(results)}
+    return (score.title, score.log_likelihood) in before
+
+
 def add_score(results: str | Path, score: Score) -> None:
-    """Append one, unless the same weights have been scored the same way before."""
-    if score not in read_scores(results):
-        folder = Folder(Path(results))
-        folder.append(FILE, (json.dumps(score.to_json()) + "\n").encode())  # as several rows may be made at once
-        folder.sync(FILE)
+    """Append one; several rows may be made at once, so what is there is not written again."""
+    folder = Folder(Path(results))
+    folder.append(FILE, (json.dumps(score.to_json()) + "\n").encode())
+    folder.sync(FILE)
 
 
 def told(scores: Sequence[Score], row: str) -> str:

@@ -19,7 +19,7 @@ from doubly.analysis.evaluation import Evaluation
 from doubly.core.errors import Damaged
 from doubly.core.sealed import MOST_JSON, dump_json, load_json
 from doubly.paper.budget import hurried, train, within
-from doubly.paper.history import add_score, score_of
+from doubly.paper.history import add_score, is_listed, score_of
 from doubly.paper.recipes import FREE, Recipe
 from doubly.paper.result import AnnealedRow, RowResult, WeightScores
 from doubly.paper.scoring import alike, compare_weights, score
@@ -58,7 +58,9 @@ def reproduce(
             found = score(run, settings, recipe.most_temperatures if budget is None else 0, quiet)
         result = _result(recipe, run, found, commit)
         result.save(file)
-        add_score(results, score_of(task.title, result))
+    look = score_of(task.title, result)
+    if not is_listed(results, look):  # as it is not after a kill just here
+        add_score(results, look)
     for part, make in PARTS.items():
         if budget is None and getattr(result, part) is None:
             with _counted(run):
