@@ -23,12 +23,13 @@ from doubly.analysis.results import Result
 from doubly.core.errors import UserError
 from doubly.core.files import write
 from doubly.core.random import generator
+from doubly.core.rows import StoredRows
 from doubly.data import Data, load
 from doubly.latents import LikelihoodConfig, Pair, is_exact, log_likelihood
 from doubly.paper.recipes import FREE, Recipe
 from doubly.paper.tasks import Task
 from doubly.posterior.estimates import ScoreConfig
-from doubly.runs.build import build, with_plan
+from doubly.runs.build import build, training_rows, with_plan
 from doubly.runs.fit import use_threads
 from doubly.training.method import Method, samples_per_epoch
 from doubly.training.state import State, init
@@ -110,8 +111,8 @@ def measured(task: Task) -> Cost:
     """The times of a task, measured."""
     began, recipe = time.process_time(), task.recipe(threads=1)
     data = load(recipe.config.data, binarise=recipe.config.binarise)
-    config = with_plan(recipe.config, len(data.train))
-    method, train = build(config, data), torch.as_tensor(data.train)
+    config = with_plan(recipe.config, len(data.all_train))
+    method, train = build(config, data), training_rows(data, "cpu")
     with use_threads(1):
         one_step, state = _step(method, train)
         pair = Pair(method.model, state.theta.theta, method.proposal, state.phi.theta)
@@ -136,7 +137,7 @@ def _took(work: Callable[[], Any]) -> float:
     return max(time.process_time() - started, 1e-9)
 
 
-def _step(method: Method, train: Tensor) -> tuple[float, State]:
+def _step(method: Method, train: Tensor | StoredRows) -> tuple[float, State]:
     """Seconds of a step, and the state after those that were timed."""
     method = dataclasses.replace(method, warmup=0)  # a step of Adam costs the same
     state = init(method, train)
@@ -173,7 +174,7 @@ def _scoring(method: Method, recipe: Recipe, pair: Pair, data: Data, one_step: f
     some = torch.as_tensor(data.test[:: math.ceil(n / FEW_ROWS)])
     if is_exact(method.model, method.proposal):
         return _took(lambda: log_likelihood(pair, some, LikelihoodConfig(1))) / len(some) * n
-    refit = settings.refit * math.ceil(len(data.train) / method.batch) * one_step
+    refit = settings.refit * math.ceil(len(data.all_train) / method.batch) * one_step
     few = LikelihoodConfig(FEW_DRAWS)
     a_draw = _took(lambda: log_likelihood(pair, some, few)) / (FEW_DRAWS * len(some))
     # a step of refining costs as much as 50 draws

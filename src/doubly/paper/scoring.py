@@ -67,7 +67,7 @@ def compare_weights(run: Run, settings: EvaluateConfig, result: RowResult, quiet
     """What the last weights, the mean and the ensemble give some of the validation rows, by the row's estimate."""
     data = run.data()
     rows = data.valid[:: math.ceil(len(data.valid) / COMPARED_ROWS)]
-    steps = math.ceil(len(data.train) / run.config.batch)
+    steps = math.ceil(len(data.all_train) / run.config.batch)
     by = "draws" if result.estimator == "exact" else result.estimator
     fields = vars(settings) | {
         "by": by,
