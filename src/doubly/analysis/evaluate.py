@@ -28,6 +28,7 @@ from doubly.latents import (
     check_refinable,
     is_exact,
 )
+from doubly.latents.paths import Start
 from doubly.posterior.estimates import Chosen
 from doubly.posterior.scores import summarise
 from doubly.posterior.store import Posterior
@@ -60,7 +61,7 @@ def evaluate(
     if settings.refine:
         for run in runs:
             check_refinable(build(run.config, run.facts).proposal)
-    with _at_work(settings, runs[0], quiet) as open_posterior:
+    with at_work(settings, runs[0], quiet) as open_posterior:
         chains = [open_posterior(run) for run in runs]
         posterior = dataclasses.replace(chains[0], others=chains[1:])
         # annealing first: its result stays in the cache until scoring, which can be stopped and resumed, is over
@@ -80,14 +81,14 @@ def evaluate(
     return found
 
 
-def anneal(path: str | Path, quiet: bool = False, **fields: Any) -> Annealed:
+def anneal(path: str | Path, quiet: bool = False, start: Start = "prior", **fields: Any) -> Annealed:
     """What annealing alone gives held-out rows; the other arguments are the fields of `EvaluateConfig`."""
     settings, run = EvaluateConfig(**fields), Run(path)
-    _check_annealing(settings, [run])
+    _check_annealing(settings, [run], start)
     rows = run.data().split(settings.split)
-    with _at_work(settings, run, quiet) as open_posterior:
+    with at_work(settings, run, quiet) as open_posterior:
         posterior = open_posterior(run)
-        found = _annealed(*_anneal(settings, posterior, rows, run))
+        found = _annealed(*_anneal(settings, posterior, rows, run, start))
     posterior.tidy()
     return found
 
@@ -159,7 +160,7 @@ def _point(path: Path, at: int, quiet: bool, settings: EvaluateConfig) -> Point:
 
 
 @contextmanager
-def _at_work(settings: EvaluateConfig, run: Run, quiet: bool) -> Iterator[Callable[[Run], Posterior]]:
+def at_work(settings: EvaluateConfig, run: Run, quiet: bool) -> Iterator[Callable[[Run], Posterior]]:
     """Threads, progress, and a stop that leaves unfinished work in the cache; gives what opens a run's posterior."""
     with Progress(quiet) as shown, stop_signal() as stopped, use_threads(settings.threads or run.config.threads):
 
@@ -233,13 +234,15 @@ def _advice(settings: EvaluateConfig, posterior: Posterior) -> list[str]:
     ]
 
 
-def _annealing(settings: EvaluateConfig) -> Annealing:
-    return Annealing(temperatures=settings.ais, chains=settings.ais_chains)
+def _annealing(settings: EvaluateConfig, start: Start = "prior") -> Annealing:
+    return Annealing(temperatures=settings.ais, chains=settings.ais_chains, start=start)
 
 
-def _anneal(settings: EvaluateConfig, posterior: Posterior, rows: np.ndarray, run: Run) -> tuple[Marginal, Gap]:
+def _anneal(
+    settings: EvaluateConfig, posterior: Posterior, rows: np.ndarray, run: Run, start: Start = "prior"
+) -> tuple[Marginal, Gap]:
     """Annealed importance sampling on the first rows, and how far apart its bounds are on rows of the model."""
-    some, how = rows[: settings.ais_rows], _annealing(settings)
+    some, how = rows[: settings.ais_rows], _annealing(settings, start)
     found = _in_units(posterior.anneal(some, how, settings.of, settings.samples, settings.seed), run, some)
     return found, posterior.annealing_gap(min(len(some), GAP_ROWS), how, settings.of, settings.samples, settings.seed)
 
@@ -260,7 +263,7 @@ def _beside(found: Marginal, gap: Gap, likelihoods: RowLikelihoods) -> Annealed:
     return dataclasses.replace(_annealed(found, gap), above_score=gaps.mean().item(), above_score_stderr=stderr(gaps))
 
 
-def _check_annealing(settings: EvaluateConfig, runs: Sequence[Run]) -> None:
+def _check_annealing(settings: EvaluateConfig, runs: Sequence[Run], start: Start = "prior") -> None:
     if settings.of == "ensemble" or len(runs) > 1:
         raise UserError(
             "bounds from both sides are of one set of weights: of one run, --of mean or --of last; leave --ais out, or "
@@ -269,7 +272,7 @@ def _check_annealing(settings: EvaluateConfig, runs: Sequence[Run]) -> None:
     if settings.ais_rows < 1:
         raise UserError(f"ais_rows must be at least 1, got {settings.ais_rows}")
     method = build(runs[0].config, runs[0].facts)
-    _annealing(settings).check(method.model, method.proposal)
+    _annealing(settings, start).check(method.model, method.proposal)
 
 
 def _check_same_data(one: Run, other: Run) -> None:

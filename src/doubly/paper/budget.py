@@ -16,8 +16,9 @@ from doubly.analysis.estimators import GAP_ROWS
 from doubly.analysis.evaluate import evaluate
 from doubly.core.cache import NoCache
 from doubly.core.errors import UserError
-from doubly.latents import Annealing, LikelihoodConfig
+from doubly.latents import LikelihoodConfig
 from doubly.paper.recipes import FREE
+from doubly.posterior.estimates import ScoreConfig
 from doubly.runs.build import build
 from doubly.runs.config import Config
 from doubly.runs.fit import fit_config, resume, use_threads
@@ -104,7 +105,7 @@ def within(end: float, run: Run, settings: EvaluateConfig) -> EvaluateConfig:
     it."""
     some = run.data().valid[:FEW_ROWS]
     evaluate(
-        run.path, x=some, **vars(settings) | {"draws": 1, "refine": 0, "ais": 0, "quiet": True}
+        run.path, x=some, **vars(settings) | {"draws": 1, "refine": 0, "by": "draws", "settle": False, "quiet": True}
     )  # the refit stays in the cache
     each, refining = _seconds_a_draw(run, settings), _seconds_of_refining(run, settings)
     left = end - _seconds_of_annealing(run, settings) - time.monotonic()
@@ -140,22 +141,24 @@ def _seconds_of_refining(run: Run, settings: EvaluateConfig) -> float:
 
 
 def _seconds_of_annealing(run: Run, settings: EvaluateConfig) -> float:
-    """How long annealing takes, if asked for; measured on a few rows and temperatures."""
-    if not settings.ais:
+    """How long annealing takes, where rows may be scored by it; measured on a few rows and temperatures."""
+    method = build(run.config, run.facts)
+    how = ScoreConfig("annealing").annealing(method.model, method.proposal)
+    if settings.by == "draws" or not method.proposal.layers or not how.serves(method.model, method.proposal):
         return 0.0
-    data, few = run.data(), max(1, settings.ais // 50)
-    rows, scored = data.valid[:FEW_ROWS], min(settings.ais_rows, len(data.split(settings.split)))
-    posterior = dataclasses.replace(run.posterior(), cache=NoCache())
+    data, few = run.data(), max(1, settings.temperatures // 50)
+    rows, scored = data.valid[:FEW_ROWS], len(data.split(settings.split))
+    posterior = dataclasses.replace(run.posterior(refit_passes=0), cache=NoCache())
 
     def trial(temperatures: int) -> float:
         started = time.monotonic()
-        posterior.anneal(rows, Annealing(temperatures, settings.ais_chains), "last")
+        posterior.anneal(rows, dataclasses.replace(how, temperatures=temperatures), "last")
         return time.monotonic() - started
 
     with use_threads(settings.threads or run.config.threads):
         trial(1)  # loads what is loaded only once
         took = trial(few)
-    return took * settings.ais / few * (scored + 2 * min(scored, GAP_ROWS)) / len(rows)
+    return took * settings.temperatures / few * (scored + 2 * GAP_ROWS) / len(rows)
 
 
 def _trial(run: Run, settings: EvaluateConfig, draws: int, passes: int = 0, refine: int = 0) -> float:

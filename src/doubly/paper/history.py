@@ -7,7 +7,7 @@ from pathlib import Path
 
 from doubly.analysis.results import Result
 from doubly.core.errors import UserError
-from doubly.core.files import write
+from doubly.core.files import Folder
 from doubly.paper.result import RowResult
 
 FILE = "scores.jsonl"  # in the folder of the results; one object a line
@@ -57,11 +57,17 @@ def read_scores(results: str | Path) -> list[Score]:
         raise UserError(f"{file} is no list of scores ({error!r}): restore it from the repository") from None
 
 
+def is_listed(results: str | Path, score: Score) -> bool:
+    """Whether this number of this title is in the list: the same weights, scored the same way."""
+    before = {(each.title, each.log_likelihood) for each in read_scores(results)}
+    return (score.title, score.log_likelihood) in before
+
+
 def add_score(results: str | Path, score: Score) -> None:
-    """Append one, unless the same weights have been scored the same way before."""
-    before = read_scores(results)
-    if score not in before:
-        write(Path(results) / FILE, "".join(json.dumps(each.to_json()) + "\n" for each in [*before, score]).encode())
+    """Append one; several rows may be made at once, so what is there is not written again."""
+    folder = Folder(Path(results))
+    folder.append(FILE, (json.dumps(score.to_json()) + "\n").encode())
+    folder.sync(FILE)
 
 
 def told(scores: Sequence[Score], row: str) -> str:

@@ -7,7 +7,7 @@ import platform
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -15,86 +15,72 @@ from typing import Any
 
 import torch
 
-from doubly.analysis.evaluate import anneal, evaluate
 from doubly.analysis.evaluation import Evaluation
-from doubly.core.errors import Damaged, UserError
+from doubly.core.errors import Damaged
 from doubly.core.sealed import MOST_JSON, dump_json, load_json
 from doubly.paper.budget import hurried, train, within
-from doubly.paper.history import add_score, score_of
-from doubly.paper.recipes import FREE, Recipe, recipes, with_recommended
-from doubly.paper.result import AnnealedRow, RowResult
+from doubly.paper.history import add_score, is_listed, score_of
+from doubly.paper.recipes import FREE, Recipe
+from doubly.paper.result import AnnealedRow, RowResult, WeightScores
+from doubly.paper.scoring import alike, compare_weights, score
+from doubly.paper.tasks import Task
 from doubly.runs.build import build
 from doubly.runs.config import Config
 from doubly.runs.folder import Run
 
-TEMPERATURES = 1000  # of annealing that is added to a result
-ALL = 10**9  # rows, or as many as there are
 ASLEEP = 20.0  # times as long as most epochs: the process was stopped meanwhile, and that is no work
 SCORING = "scoring.json"  # in the run folder: how long scoring took so far
 
 
 def reproduce(
-    name: str,
+    task: Task,
     results: str | Path = "results",
     runs: str | Path = "runs/reproduce",
     budget: float | None = None,
     threads: int = 0,
-    seed: int = 0,
     quiet: bool = False,
-    recommended: bool = False,
 ) -> RowResult:
-    """Make one row, continuing a run that was stopped or cut; `budget` is the time in seconds for all of it."""
-    recipe, title = _row(name, recommended, seed)
-    folder = Path(runs) / title
+    """Make one row, going on with what was stopped or cut; `budget` is the time in seconds for its own number.
+
+    The number is filed as soon as it is there. Without a budget two more parts follow, each filed when it is done:
+    annealing as all rows of the table have it, and what the last weights, the mean and the ensemble give validation
+    rows. Test rows are scored once for weights that stand: whoever calls again gets what was filed.
+    """
+    recipe, file, folder = task.recipe(threads), Path(results) / f"{task.title}.json", Path(runs) / task.title
     began, commit = time.monotonic(), _commit()
-    config = dataclasses.replace(recipe.config, threads=threads, seed=seed)
-    settings = dataclasses.replace(recipe.evaluation, threads=threads, seed=seed)
-    run = train(config, folder, budget, settings, quiet)
-    with _counted(run):
-        if budget is not None:
-            settings = within(began + budget, run, settings)
-        found = evaluate(run.path, quiet=quiet, **vars(settings))
-    file = Path(results) / f"{title}.json"
-    result = _result(recipe, run, found, commit)
-    if result.annealed is None:
-        result = dataclasses.replace(result, annealed=_annealed_before(file, result))
-    result.save(file)
-    add_score(results, score_of(title, result))
+    run = train(recipe.config, folder, budget, recipe.evaluation, quiet)
+    result = _filed(file, recipe, run)
+    if result is None:
+        with _counted(run):
+            settings = recipe.evaluation
+            if budget is not None:
+                settings = within(began + budget, run, settings)
+            found = score(run, settings, recipe.most_temperatures if budget is None else 0, quiet)
+        result = _result(recipe, run, found, commit)
+        result.save(file)
+    look = score_of(task.title, result)
+    if not is_listed(results, look):  # as it is not after a kill just here
+        add_score(results, look)
+    for part, make in PARTS.items():
+        if budget is None and getattr(result, part) is None:
+            with _counted(run):
+                made = make(run, recipe, result, quiet)
+            hours = (_training(run.metrics()) + _scoring(run)) / 3600
+            result = dataclasses.replace(result, **{part: made}, hours=hours)
+            result.save(file)
     run.folder.remove(SCORING)
     return result
 
 
-def add_annealed(
-    name: str,
-    results: str | Path = "results",
-    runs: str | Path = "runs/reproduce",
-    threads: int = 0,
-    seed: int = 0,
-    quiet: bool = False,
-    recommended: bool = False,
-) -> RowResult:
-    """Anneal the test rows of a result and file the estimate beside the result's value, which stays as it is."""
-    recipe, title = _row(name, recommended, seed)
-    file, folder = Path(results) / f"{title}.json", Path(runs) / title
-    if recipe.evaluation.ais:
-        raise UserError(f"{name} is annealed as it is made: leave --anneal out")
-    if not file.exists():
-        raise UserError(f"there is no {file} to add to: make the row first, without --anneal")
-    if not (folder / "config.json").exists():
-        raise UserError(f"the run behind {file} is not in {folder}: make the row anew, without --anneal")
-    result, run = RowResult.read(file), Run(folder)
-    there = [len(run.metrics()), run.metrics()[-1]["valid"], run.data_digest, _fixed(run.config)]
-    if there != [result.epochs, result.valid_last, result.data_sha256, _fixed(result.config)]:
-        raise UserError(f"{file} is not of {folder} as it is now: make the row anew first, without --anneal")
-    asked = dataclasses.replace(
-        recipe.evaluation, ais=TEMPERATURES, ais_chains=1, ais_rows=ALL, threads=threads, seed=seed
-    )
-    annealed = AnnealedRow(asked.ais, asked.ais_chains, anneal(folder, quiet, **vars(asked)))
-    result = dataclasses.replace(result, annealed=annealed)
-    result.save(file)
-    value, how = annealed.found.log_likelihood, f"{annealed.temperatures:,} temperatures"
-    add_score(results, dataclasses.replace(score_of(title, result), log_likelihood=round(value, 4), how=how))
-    return result
+def _annealed(run: Run, recipe: Recipe, result: RowResult, quiet: bool) -> AnnealedRow | None:
+    return alike(run, recipe, result, quiet) if recipe.can_anneal else None
+
+
+def _weights(run: Run, recipe: Recipe, result: RowResult, quiet: bool) -> WeightScores | None:
+    return compare_weights(run, recipe.evaluation, result, quiet) if result.samples else None
+
+
+PARTS: dict[str, Callable[[Run, Recipe, RowResult, bool], Any]] = {"annealed": _annealed, "weights": _weights}
 
 
 def _fixed(config: Config) -> Config:
@@ -103,24 +89,21 @@ def _fixed(config: Config) -> Config:
     return dataclasses.replace(config, **{name: getattr(default, name) for name in FREE})
 
 
-def _row(name: str, recommended: bool, seed: int) -> tuple[Recipe, str]:
-    """A recipe, and what its run and its result are called."""
-    known = recipes()
-    if name not in known:
-        raise UserError(f"no recipe is called {name!r}; there are: {', '.join(known)}")
-    recipe = with_recommended(known[name]) if recommended else known[name]
-    return recipe, "-".join([name, *["recommended"] * recommended, *[f"seed-{seed}"] * (seed != 0)])
-
-
-def _annealed_before(file: Path, result: RowResult) -> AnnealedRow | None:
-    """What annealing gave the same weights, if an earlier result has it."""
+def _filed(file: Path, recipe: Recipe, run: Run) -> RowResult | None:
+    """The result that was filed, if it is of these weights and scored as the recipe asks."""
     if not file.exists():
         return None
-    before = RowResult.read(file)
+    before, metrics, asked = RowResult.read(file), run.metrics(), recipe.evaluation
     # two runs that end at the very same validation log-likelihood have the same weights
-    same = all(getattr(before, name) == getattr(result, name) for name in ("epochs", "valid_last", "samples"))
-    same = same and before.data_sha256 == result.data_sha256 and _fixed(before.config) == _fixed(result.config)
-    return before.annealed if same else None
+    there = [before.epochs, before.valid_last, before.samples, before.data_sha256, _fixed(before.config)]
+    here = [len(metrics), metrics[-1]["valid"], metrics[-1]["collected"], run.data_digest, _fixed(run.config)]
+    same_way = (before.of, before.refit) == (asked.of, recipe.refit)
+    enough = {
+        "exact": True,
+        "draws": before.draws >= asked.draws and before.refine >= asked.refine and asked.by != "annealing",
+        "annealing": (before.temperatures or 0) >= asked.temperatures and asked.by != "draws",
+    }
+    return before if there == here and same_way and enough[before.estimator] else None
 
 
 @contextmanager
@@ -147,9 +130,8 @@ def _result(recipe: Recipe, run: Run, found: Evaluation, commit: str | None) -> 
     metrics, config, summary, settings = run.metrics(), run.config, found.summary, found.settings
     rows = len(run.data().all_train)
     training, scoring = _training(metrics), _scoring(run)
-    value = found.annealed or summary
     estimator = found.chosen.estimator
-    too_few_draws = found.annealed is None and estimator == "draws" and settings.draws < recipe.evaluation.draws
+    too_few_draws = estimator == "draws" and settings.draws < recipe.evaluation.draws
     fewer = found.collected < recipe.config.collect or too_few_draws
     return RowResult(
         name=recipe.name,
@@ -157,9 +139,9 @@ def _result(recipe: Recipe, run: Run, found: Evaluation, commit: str | None) -> 
         label=recipe.label,
         preset=recipe.preset,
         published=recipe.published,
-        log_likelihood=value.log_likelihood,
-        stderr=value.stderr,
-        annealed=AnnealedRow(settings.ais, settings.ais_chains, found.annealed) if found.annealed else None,
+        log_likelihood=summary.log_likelihood,
+        stderr=summary.stderr,
+        annealed=None,
         by_draws=summary.log_likelihood if estimator == "draws" else None,
         draw_error=None if math.isnan(summary.draw_error) else summary.draw_error,
         of=settings.of,
@@ -193,6 +175,7 @@ def _result(recipe: Recipe, run: Run, found: Evaluation, commit: str | None) -> 
         gap=found.trust.gap if found.trust else None,
         settled=found.trust.settled if found.trust else None,
         temperature=_temperature(metrics),
+        burn_in=sum(record["phase"] == "burn-in" for record in metrics),
     )
 
 

@@ -11,7 +11,8 @@ from doubly.analysis.evaluation import RENAMED, Annealed
 from doubly.analysis.results import Result
 from doubly.core.errors import UserError
 from doubly.core.files import write
-from doubly.paper.recipes import FREE, Recipe, recipes, with_recommended
+from doubly.paper.recipes import FREE, Recipe
+from doubly.paper.tasks import Task, Way
 from doubly.runs.config import Config, from_dict
 from doubly.samplers import SAMPLERS
 from doubly.samplers.sampler import NEAR
@@ -24,6 +25,8 @@ class AnnealedRow(Result):
     temperatures: int
     chains: int
     found: Annealed
+    start: str = "prior"
+    """Where the path begins: at the prior, or at the proposal."""
 
     def text(self) -> str:
         """The value, and in brackets how far apart the bounds are on rows of the model."""
@@ -31,13 +34,44 @@ class AnnealedRow(Result):
         return f"{found.log_likelihood:.2f} ± {found.stderr or 0:.2f} ({found.gap_on_simulated_rows:.2f})"
 
     def to_json(self) -> Any:
-        return {"temperatures": self.temperatures, "chains": self.chains, **self.found.to_json()}
+        own = {"temperatures": self.temperatures, "chains": self.chains, "start": self.start}
+        return own | self.found.to_json()
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "AnnealedRow":
-        own = ("temperatures", "chains")
+        own = ("temperatures", "chains", "start")
         found = Annealed(**{name: value for name, value in fields.items() if name not in own})
-        return cls(fields["temperatures"], fields["chains"], found)
+        return cls(fields["temperatures"], fields["chains"], found, fields.get("start", "prior"))
+
+
+@dataclass(frozen=True)
+class WeightScores(Result):
+    """What the last weights, the mean and the ensemble give some validation rows, all by the same estimate."""
+
+    n: int
+    """Validation rows, evenly spaced."""
+    estimator: str
+    work: int
+    """Draws or temperatures for each row; 0 where it is exact."""
+    refit: int
+    """Passes that fit a proposal to each of the weights."""
+    members: int
+    """Samples in the ensemble."""
+    last: float
+    mean: float
+    ensemble: float
+    mean_over_last: tuple[float, float | None]
+    """The paired difference, and its standard error over rows."""
+    ensemble_over_mean: tuple[float, float | None]
+
+    def text(self) -> str:
+        gains = [f"{found:+.2f} ± {error or 0:.2f}" for found, error in (self.mean_over_last, self.ensemble_over_mean)]
+        return f"{self.last:.2f} / {self.mean:.2f} / {self.ensemble:.2f} ({gains[0]}, {gains[1]})"
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> "WeightScores":
+        pairs = {name: tuple(fields[name]) for name in ("mean_over_last", "ensemble_over_mean")}
+        return cls(**{**fields, **pairs})
 
 
 @dataclass(frozen=True)
@@ -93,6 +127,15 @@ class RowResult(Result):
     """Whether more work was seen to change the number by less than half a nat; None where that was not looked at."""
     temperature: float | None = None
     """The mean kinetic temperature of the chain while samples were collected; None where there is no momentum."""
+    burn_in: int | None = None
+    """Epochs before samples were collected; None in results until version 0.3."""
+    weights: WeightScores | None = None
+    """What one sample, the mean and the ensemble give validation rows."""
+
+    @property
+    def way(self) -> Way:
+        """The column of the table that it stands in."""
+        return "recommended" if self.preset == "recommended" else "paper"
 
     def text(self) -> str:
         annealed = [f"annealed {self.annealed.text()}"] if self.annealed else []
@@ -124,36 +167,56 @@ class RowResult(Result):
 
     def marks(self) -> list[str]:
         """Remarks beside the number: what it lacks, and where it differs from what its recipe says now."""
-        recipe = recipes().get(self.name)
+        recipe = self.recipe()
         if recipe is None:
             return []
-        recommended = self.preset == "recommended"
         said = {
-            "recommended settings": recommended,
-            "cut": self.cut
-            or (self.estimator == "draws" and not recipe.evaluation.ais and self.draws < recipe.evaluation.draws),
+            "cut": self._is_cut(recipe),
             f"seed {self.seed}": self.seed != 0,
             f"by K draws {self.by_draws or 0:.2f}": self.by_draws not in (None, self.log_likelihood),
             "not settled": self.settled is False,
             "code not committed": self.commit is None or self.commit.endswith("-dirty"),
             "data not checksummed": self.data_sha256 is None,
-            "not annealed": recipe.evaluation.ais > 0 and self.annealed is None,
             f"temperature off by {self.heat:+.0%}": abs(self.heat) > NEAR,
         }
-        return [
-            *(word for word, true in said.items() if true),
-            *self._other_settings(with_recommended(recipe) if recommended else recipe, recipe),
-        ]
+        return [*(word for word, true in said.items() if true), *self.differs()]
 
-    def _other_settings(self, recipe: Recipe, paper: Recipe) -> list[str]:
-        """Settings that are not those of the recipe; the refit and the refining are always the paper row's."""
+    def missing(self) -> list[str]:
+        """What keeps the row from being whole; nothing where it is as its recipe has it now."""
+        recipe = self.recipe()
+        if recipe is None:
+            return []
+        annealed = self.annealed is not None and self.annealed.temperatures == recipe.alike
+        said = {
+            "cut": self._is_cut(recipe),
+            "made with other settings": bool(self.differs()),
+            "not annealed alike": recipe.can_anneal and not annealed,
+            "last, mean and ensemble not compared": self.weights is None,
+        }
+        return [word for word, true in said.items() if true]
+
+    def recipe(self) -> Recipe | None:
+        """Its recipe as it is now; None where there is none of its name."""
+        try:
+            return Task(self.name, self.way, self.seed).recipe()
+        except UserError:
+            return None
+
+    def _is_cut(self, recipe: Recipe) -> bool:
+        return self.cut or (self.estimator == "draws" and self.draws < recipe.evaluation.draws)
+
+    def differs(self) -> list[str]:
+        """Settings that are not those of the recipe."""
+        recipe = self.recipe()
+        if recipe is None:
+            return []
         here, there = dataclasses.asdict(self.config), dataclasses.asdict(recipe.config)
         if recipe.config.hidden:  # else there is no proposal to fit
             here |= {"refit": self.refit}
-            there |= {"refit": paper.refit}
+            there |= {"refit": recipe.refit}
         if recipe.config.hidden and self.estimator == "draws":
             here |= {"refine": self.refine}
-            there |= {"refine": paper.evaluation.refine}
+            there |= {"refine": recipe.evaluation.refine}
         left_out = (*FREE, "seed", *["warmup_step"] * (not here["warmup"]))
         return [
             f"{name} {_written(here[name])}"
@@ -174,6 +237,7 @@ class RowResult(Result):
         passes, objective = known["refit"]
         return cls(**known | {
             "annealed": AnnealedRow.from_json(known["annealed"]) if known["annealed"] else None,
+            "weights": WeightScores.from_json(known["weights"]) if known.get("weights") else None,
             "refit": (passes, objective),
             "config": from_dict(known["config"]),
         })  # fmt: skip
