@@ -9,6 +9,8 @@ import json
 import re
 from typing import Any
 
+from doubly.core.sealed import is_number
+
 DIGITS = 16  # of the SHA-256 of a line
 
 
@@ -73,18 +75,15 @@ def _has_form(record: dict[str, Any]) -> bool:
     """Whether it has the fields of a record, each of its type."""
 
     def fields(needed: tuple[str, ...], more: tuple[str, ...]) -> list[Any]:
-        return [record.get(name) for name in needed] + [value for name in more if (value := record.get(name)) is not None]
+        return [record.get(name) for name in needed] + [
+            value for name in more if (value := record.get(name)) is not None
+        ]
 
     groups = fields(_GROUPS, _MORE_GROUPS)
     return (
         record.get("phase") in ("burn-in", "collect")
         and all(type(count) is int and 0 <= count < _MOST for count in fields(_COUNTS, _MORE_COUNTS))
-        and all(map(_is_number, fields(_NUMBERS, _MORE_NUMBERS)))
+        and all(map(is_number, fields(_NUMBERS, _MORE_NUMBERS)))
         and 0 <= record["seconds"] < _MOST
-        and all(isinstance(group, dict) and all(map(_is_number, group.values())) for group in groups)
+        and all(isinstance(group, dict) and all(map(is_number, group.values())) for group in groups)
     )
-
-
-def _is_number(value: Any) -> bool:
-    """A number that single or double precision may have come to, or none at all."""
-    return type(value) is float or (type(value) is int and abs(value) < 10**300)
