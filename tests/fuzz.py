@@ -2,12 +2,13 @@
 
 Unlike damage (tests/torture.py), what is changed here has good checksums, as a stranger can write them. Whatever is
 asked of it then must end in an answer, or in one line; never in a traceback, a crash or a file outside the folder.
-`python tests/fuzz.py` asks by the thousand, and tests/test_torture.py by the hundred.
+`python tests/torture.py --only fuzz` asks by the thousand, and tests/test_torture.py by the hundred.
 """
 
 import contextlib
 import copy
 import csv
+import hashlib
 import io
 import json
 import os
@@ -15,7 +16,7 @@ import random
 import resource
 import shutil
 import signal
-import sys
+import traceback
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -134,8 +135,6 @@ def sealed_json(file: Path) -> Callable[[random.Random], None]:
 
 def sealed_tensors(file: Path, listed_in: Path | None = None) -> Callable[[random.Random], None]:
     """A file of tensors; a sample is listed, with its checksum, in the checkpoint."""
-    import hashlib
-
     tensors, texts = load_tensors(file.read_bytes(), file, required=True)
     listing = load_tensors(listed_in.read_bytes(), listed_in, required=True) if listed_in else None
 
@@ -364,8 +363,6 @@ def fuzz(number: int, seed: int, place: Path, counts: Counter[str], only: str = 
         try:
             outcome = one(target, case)
         except Exception as error:
-            import traceback
-
             where = traceback.extract_tb(error.__traceback__)[-1]
             ours = [each for each in traceback.extract_tb(error.__traceback__) if "/src/doubly/" in each.filename][-1:]
             spot = "".join(f"{each.filename.partition('/src/doubly/')[2]}:{each.lineno}" for each in ours)
@@ -373,20 +370,6 @@ def fuzz(number: int, seed: int, place: Path, counts: Counter[str], only: str = 
                 f"{target.name}, case {case}: {type(error).__name__} {str(error)[:150]!r} at {spot} ({where.name})"
             )
             outcome = "FAULT"
-            print(faults[-1], flush=True)
         counts[f"{target.name}: {outcome}"] += 1
         put_back(thing, files)
     return faults
-
-
-if __name__ == "__main__":
-    import tempfile
-
-    os.environ["DOUBLY_KERNELS"] = os.environ.get("DOUBLY_KERNELS", "0")
-    torch.set_num_threads(1)
-    counts = Counter[str]()
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
-        faults = fuzz(int(sys.argv[1]), int(sys.argv[2]), Path(place), counts, "".join(sys.argv[3:]))
-    for name, count in sorted(counts.items()):
-        print(f"{count:7d}  {name}")
-    print("\n".join(faults))

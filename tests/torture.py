@@ -40,6 +40,7 @@ import torch
 torch.set_num_threads(1)
 
 import doubly
+import fuzz
 from doubly.analysis.evaluate import evaluate
 from doubly.analysis.report.story import filed
 from doubly.analysis.verify import repair, verify
@@ -500,6 +501,13 @@ def samples_of_data(place: Path) -> list[Path]:
         savemat(place / "a.mat", {"data": rows.astype(float)})
         savemat(place / "b.mat", {"data": rows}, do_compression=True)
     with contextlib.suppress(ImportError):
+        from openpyxl import Workbook
+
+        book = Workbook()
+        for row in [["a", "b", "c"], *[[1, "x", 2.5], [0, None, 1e3]] * 10]:
+            book.active.append(row)
+        book.save(place / "a.xlsx")
+    with contextlib.suppress(ImportError):
         import pyarrow
         from pyarrow import parquet
 
@@ -591,7 +599,8 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=20_000, help="damaged files of data")
     parser.add_argument("--steps", type=int, default=100_000, help="of training, with flat memory")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="strikes, steps, flips or files")
+    parser.add_argument("--fuzz", type=int, default=20_000, help="files of runs and exports with good checksums")
+    parser.add_argument("--only", default="", help="strikes, steps, flips, files or fuzz")
     parser.add_argument("--work", nargs="*", default=[], help="strike only these, such as fit or evaluate")
     parser.add_argument("--short", action="store_true", help="only the default sampler, estimator and objective")
     asked = parser.parse_args()
@@ -626,6 +635,25 @@ def _parts(asked: argparse.Namespace, place: Path, counts: Counter[str]) -> Iter
         for i in range(max(1, asked.files // 1000)):
             number = min(1000, asked.files)
             yield f"files {i}", lambda i=i, n=number: readers(n, asked.seed + i, place / f"r{i}", counts)  # type: ignore[misc]
+    if asked.only in ("", "fuzz"):
+        for i in range(max(1, asked.fuzz // 1000)):
+            number = min(1000, asked.fuzz)
+            yield f"fuzz {i}", lambda i=i, n=number: fuzzed(n, asked.seed + 1000 * i, place / f"z{i}", counts)  # type: ignore[misc]
+
+
+def fuzzed(number: int, seed: int, place: Path, counts: Counter[str]) -> None:
+    """Cases of tests/fuzz.py, in a process of their own whose memory is limited: a crash is a fault, too."""
+    place.mkdir(parents=True)
+
+    def work() -> tuple[Counter[str], list[str]]:
+        found = Counter[str]()
+        return found, fuzz.fuzz(number, seed, place, found)
+
+    ended = forked(work)
+    assert ended.how == "answer", f"cases from {seed} on: {ended}"
+    found, faults = ended.value
+    counts.update(found)
+    assert not faults, "\n".join(faults)
 
 
 if __name__ == "__main__":
