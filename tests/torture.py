@@ -385,7 +385,7 @@ def answers(folder: Path) -> dict[str, Any]:
     """What a run says, in numbers."""
     run = Run(folder)
     posterior = run.posterior(refit_passes=1)
-    x = np.eye(run.facts.width)[:4]
+    x = run.data().valid[:4]
     exported = load_file(folder / "model.doubly")
     return {
         "exported": [exported.mean().tolist(), exported.phi.tolist(), *(theta.tolist() for theta in exported.thetas)],
