@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"  # where tests take two threads: on a busy machine, spinning ones crawl
 
 import pytest
 import torch

@@ -25,6 +25,7 @@ from doubly.cli import main
 from doubly.core.errors import Damaged, RunWarning, UserError
 from doubly.core.files import Folder, write
 from doubly.core.sealed import dump_json, dump_tensors, load_json, load_tensors
+from doubly.runs import records
 from doubly.runs.checkpoints import OLDER, STATE
 from doubly.runs.fit import stop_signal
 from doubly.runs.folder import Run
@@ -303,6 +304,36 @@ def test_records_with_a_flipped_bit_are_left_out_and_told(folder):
     flip(file, file.read_bytes().rindex(b'"sha256"') + 3)  # a line cannot lose its checksum unnoticed
     with pytest.warns(RunWarning, match=r"metrics\.jsonl is damaged: 2 of its lines"):
         assert [record["epoch"] for record in Run(folder).metrics()] == [2, 3]
+
+
+def test_a_run_whose_records_are_lost_is_still_a_run(folder, capsys):
+    """Nothing but the records is told of: the commands that need them say so in a line."""
+    (folder / "metrics.jsonl").unlink()
+    main(["resume", str(folder)])
+    assert "records (metrics.jsonl) are lost" in capsys.readouterr().out
+    main(["evaluate", str(folder), "--refit", "1", "--draws", "5", "--no-settle", "--by", "draws"])
+    for command in ("report", "diagnose"):
+        refused(capsys, command, str(folder))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"valid": "x"}, {"valid": None}, {"train": [1]}, {"seconds": float("inf")}, {"seconds": -1}, {"epoch": "1"},
+        {"epoch": 10**40}, {"phase": 3}, {"sampler": "hot"}, {"sampler": {"temperature": "x"}}, {"norms": None},
+        {"retried": "often"}, {"ess": 10**400}, {"step": {}},
+    ],
+)  # fmt: skip
+def test_records_of_another_form_are_left_out(change, folder, capsys):
+    """They have a good checksum: a stranger can write it."""
+    file = folder / "metrics.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    record = {name: value for name, value in json.loads(lines[-1]).items() if name != "sha256"}
+    file.write_bytes(b"".join(lines[:-1]) + records.line(record | change))
+    with pytest.warns(RunWarning, match="1 of its lines are left out"):
+        assert len(Run(folder).metrics()) == 3
+    file.write_bytes(b"".join(lines[:-1]) + records.line(record))
+    assert len(Run(folder).metrics()) == 4
 
 
 # Links

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.torch
+import torch
 from matplotlib.figure import Figure
 
 import doubly
@@ -125,6 +126,11 @@ def remade(exported, tmp_path, change=None, extra=None, compress=zipfile.ZIP_STO
             "column_mean has not the . finite",
         ),
         ({"tensors": lambda weights: weights["column_spread"].fill_(float("inf"))}, "column_spread has not"),
+        ({"tensors": lambda weights: weights.update(mean=weights["mean"].double())}, "mean has not the"),
+        ({"tensors": lambda weights: weights.update(last=weights["last"][:-1].clone())}, "last has not the"),
+        ({"extra": {"model.json": b'{"format": ' + b"9" * 5000 + b"}"}}, "damaged"),
+        ({"extra": {"model.json": b'{"format": ' + b"[" * 10**5 + b"]" * 10**5 + b"}"}}, "nested too deeply"),
+        ({"extra": {"model.json": b"\xff"}}, "damaged"),
         ({"extra": {"../evil": b"x"}}, "expected model.json"),
         ({"compress": zipfile.ZIP_DEFLATED}, "compressed"),
         ({"weights": b"nothing"}, "damaged"),
@@ -145,6 +151,29 @@ def test_the_name_says_what_it_is(exported, capsys):
     with pytest.raises(SystemExit):
         cli.main(["export", str(exported / "run"), str(exported / "m.zip")])
     assert "ending in .doubly" in capsys.readouterr().err
+
+
+def test_a_flipped_bit_is_one_line_or_without_effect(exported, tmp_path):
+    """Every bit of the names and sizes in the archive, and one of each eighth byte between."""
+    file, content = tmp_path / "flipped.doubly", (exported / "m.doubly").read_bytes()
+    whole = doubly.load(exported / "m.doubly")
+    head, tail = 60, content.rindex(b"PK\x01\x02") - 80
+    places = [8 * at + bit for at in (*range(head), *range(tail, len(content))) for bit in range(8)]
+    places += list(range(8 * head, 8 * tail, 8 * 999 + 1))
+    refused = 0
+    for place in places:
+        flipped = bytearray(content)
+        flipped[place // 8] ^= 1 << place % 8
+        file.write_bytes(flipped)
+        try:
+            found = doubly.load(file)
+        except UserError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+            refused += 1
+        else:
+            assert torch.equal(found.last(), whole.last())
+            assert repr(found.method) == repr(whole.method)
+    assert refused > len(places) / 2
 
 
 FIXTURE = Path(__file__).with_name("fixtures") / "export-format-1.doubly"

@@ -14,7 +14,14 @@ TORTURE = Path(__file__).with_name("torture.py")
 
 
 @pytest.mark.parametrize(
-    "part", [["strikes", "--every", "16"], ["flips", "--flips", "300"], ["files", "--files", "1000"]]
+    "part",
+    [
+        ["strikes", "--every", "25"],
+        ["flips", "--flips", "300"],
+        ["files", "--files", "1000"],
+        ["fuzz", "--fuzz", "150"],
+        ["steps", "--steps", "1000"],
+    ],
 )
 def test_nothing_is_lost_and_no_number_changes_silently(part):
     only, *amount = part
@@ -24,4 +31,4 @@ def test_nothing_is_lost_and_no_number_changes_silently(part):
     assert done.returncode == 0, done.stderr[-2000:]
     assert "silent" not in done.stdout
     count = int(done.stdout.splitlines()[-1].split()[0])
-    assert count >= {"strikes": 60, "flips": 300, "files": 1000}[only]
+    assert count >= {"strikes": 60, "flips": 300, "files": 1000, "fuzz": 150, "steps": 1000}[only]

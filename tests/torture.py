@@ -7,7 +7,9 @@ runs in a forked process, with plain kernels and one thread: one thread leaves n
 
 import argparse
 import contextlib
+import ctypes
 import errno
+import gc
 import gzip
 import hashlib
 import io
@@ -39,6 +41,7 @@ import torch
 torch.set_num_threads(1)
 
 import doubly
+import fuzz
 from doubly.analysis.evaluate import evaluate
 from doubly.analysis.report.story import filed
 from doubly.analysis.verify import repair, verify
@@ -47,6 +50,7 @@ from doubly.core.files import is_temporary
 from doubly.core.sealed import load_tensors
 from doubly.data import load as load_data
 from doubly.kernels import choose
+from doubly.runs.export import export, load_file
 from doubly.runs.folder import Run
 
 choose.in_use()  # loads Numba once, not in each child
@@ -267,6 +271,52 @@ def imputing() -> Work:
     return Work("impute", fit_tiny, impute, impute, result)
 
 
+def exporting() -> Work:
+    def write(folder: Path) -> None:
+        export(Run(folder), folder / "model.doubly", refit=1)
+
+    def result(folder: Path) -> Any:
+        assert verify(folder).good
+        return hashlib.sha256((folder / "model.doubly").read_bytes()).hexdigest()
+
+    return Work("export", fit_tiny, write, write, result)
+
+
+def filling() -> Work:
+    """`doubly fill` of a table with holes, by a run that has learnt it; three files come out."""
+    outputs = ("filled.csv", "filled-1.csv", "cells.csv")
+
+    def prepare(folder: Path) -> None:
+        doubly.fit(folder, **TINY | {"data": table(200), "batch": 100})
+        rows = table(20)
+        lines = [
+            ",".join("" if value is None else str(value) for value in row) for row in zip(*rows.values(), strict=True)
+        ]
+        (folder / "table.csv").write_text("\n".join([",".join(rows), *lines]))
+
+    def fill(folder: Path) -> None:
+        from doubly.analysis.table_files import complete_file
+
+        names = [str(folder / name) for name in ("table.csv", *outputs)]
+        complete_file(names[0], names[1], copies=1, cells=names[3], run=Run(folder))
+
+    def result(folder: Path) -> Any:
+        assert verify(folder).good
+        return {name: (folder / name).read_bytes() for name in outputs}
+
+    return Work("fill", prepare, fill, fill, result)
+
+
+def table(rows: int) -> dict[str, list[Any]]:
+    """Columns of three kinds, with missing cells."""
+    dice = random.Random(0)
+    return {
+        "size": [None if dice.random() < 0.2 else round(dice.gauss(3, 2), 2) for _ in range(rows)],
+        "colour": [None if dice.random() < 0.2 else dice.choice(("red", "green", "blue")) for _ in range(rows)],
+        "sold": [None if dice.random() < 0.2 else dice.choice(("yes", "no")) for _ in range(rows)],
+    }
+
+
 def calls_of(work: Work, place: Path) -> tuple[int, Any]:
     """How many calls an undisturbed work has, and what it comes to."""
     folder = place / "undisturbed"
@@ -296,7 +346,7 @@ def struck(work: Work, plan: Plan, place: Path, prepared: Path | None) -> tuple[
 
     def go_on() -> Any:
         work.go_on(folder)
-        assert not left_over(folder) or work.name == "impute", left_over(folder)
+        assert not left_over(folder), left_over(folder)
         return work.result(folder)
 
     first, then = forked(begin), forked(go_on)
@@ -335,8 +385,11 @@ def answers(folder: Path) -> dict[str, Any]:
     """What a run says, in numbers."""
     run = Run(folder)
     posterior = run.posterior(refit_passes=1)
-    x = np.eye(16)[:4]
+    x = run.data().valid[:4]
+    exported = load_file(folder / "model.doubly")
     return {
+        "exported": [exported.mean().tolist(), exported.phi.tolist(), *(theta.tolist() for theta in exported.thetas)],
+        "exported settings": repr((exported.method, exported.epoch, exported.collected, exported.shape)),
         "mean": posterior.mean().tolist(),
         "last": posterior.last().tolist(),
         "samples": [theta.tolist() for theta in posterior.thetas],
@@ -369,8 +422,10 @@ def damage(file: Path, dice: random.Random) -> str:
 def flips(number: int, seed: int, place: Path, counts: Counter[str]) -> None:
     """Damage to a file of a finished run: refused, told, or without effect; after `repair`, it opens again."""
     folder, dice = place / "flipped", random.Random(seed)
-    doubly.fit(folder, **TINY)
+    settings = TINY if seed % 2 == 0 else TINY | {"data": table(200), "batch": 100}
+    doubly.fit(folder, **settings)
     evaluate(folder, **EVALUATION)
+    export(Run(folder), folder / "model.doubly", refit=1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RunWarning)
         expected = answers(folder)
@@ -447,6 +502,13 @@ def samples_of_data(place: Path) -> list[Path]:
         savemat(place / "a.mat", {"data": rows.astype(float)})
         savemat(place / "b.mat", {"data": rows}, do_compression=True)
     with contextlib.suppress(ImportError):
+        from openpyxl import Workbook
+
+        book = Workbook()
+        for row in [["a", "b", "c"], *[[1, "x", 2.5], [0, None, 1e3]] * 10]:
+            book.active.append(row)
+        book.save(place / "a.xlsx")
+    with contextlib.suppress(ImportError):
         import pyarrow
         from pyarrow import parquet
 
@@ -475,9 +537,12 @@ def readers(number: int, seed: int, place: Path, counts: Counter[str]) -> None:
 
 # Memory
 
+LEAST_BLOCK = 16  # bytes: the smallest that Python gives, so that an object kept of every step grows by this at least
+TENSOR = 200  # bytes that a tensor of one number takes at least, with what PyTorch has beside it
 
-def flat(steps: int, counts: Counter[str]) -> None:
-    """Memory does not grow with the steps: after a tenth of them, it has what it needs."""
+
+def flat(steps: int, most: float, counts: Counter[str]) -> None:
+    """Memory does not grow with the steps: after a tenth of them, by less than `most` bytes a step."""
     from doubly.runs.build import build
     from doubly.training.protocol import fit
     from doubly.training.state import init
@@ -487,20 +552,42 @@ def flat(steps: int, counts: Counter[str]) -> None:
         doubly.Config(**{k: v for k, v in TINY.items() if k != "quiet"} | {"batch": 100, "epochs": 10**9}), data
     )
     train, valid = torch.as_tensor(data.train), torch.as_tensor(data.valid)
-    taken = {}
+    looks = {steps // 10 + i * (steps - steps // 10) // 20 for i in range(21)}
+    taken = []
     for at, _ in enumerate(fit(method, train, valid, init(method, train)), start=1):
-        if at in (steps // 10, steps):
-            taken[at] = resident()
+        if at in looks:
+            taken.append((at, in_use(), resident()))
         if at == steps:
             break
-    grown = taken[steps] - taken[steps // 10]
-    counts[f"steps, after a tenth of which memory grew by {grown / 2**20:.1f} MB"] += steps
-    assert grown < 2**24, f"memory grew by {grown} bytes in {steps} steps"
+    slopes = np.polyfit([at for at, *_ in taken], [sizes for _, *sizes in taken], 1)[0]
+    grown = " and ".join(f"{slope:.2f}" for slope in slopes)
+    counts[f"steps, over which what is allocated and what is resident grew by {grown} bytes a step"] += steps
+    assert slopes.max() < most, f"memory grew by {grown} bytes a step in {steps} steps, at most {most} are allowed"
 
 
 def resident() -> int:
     """Bytes of this process in memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class _Malloc(ctypes.Structure):
+    """What mallinfo2 of the GNU C library gives."""
+
+    _fields_ = tuple((name, ctypes.c_size_t) for name in (
+        "arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost",
+    ))  # fmt: skip
+
+
+def in_use() -> int:
+    """Bytes that are allocated: those of malloc, and of Python's own small blocks, of 16 bytes at least.
+
+    Memory that was freed stays with the process, and a small leak would hide in it.
+    """
+    gc.collect()
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = _Malloc
+    found = mallinfo()
+    return int(found.uordblks + found.hblkhd) + 16 * sys.getallocatedblocks()
 
 
 # All of it
@@ -511,11 +598,15 @@ def works(full: bool) -> Iterator[Work]:
     yield overwriting()
     yield evaluating()
     yield imputing()
+    yield exporting()
+    yield filling()
     if full:
         for sampler in doubly.SAMPLERS:
             yield fitting(sampler=sampler)
         for estimator in doubly.ESTIMATORS:
             yield fitting(estimator=estimator)
+        for prior in doubly.PRIORS:
+            yield fitting(prior=prior)
         for objective in doubly.OBJECTIVES:
             if objective not in ("iwae", "vae", "dreg", "stl"):
                 yield fitting(objective=objective, draws=2)
@@ -529,7 +620,8 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=20_000, help="damaged files of data")
     parser.add_argument("--steps", type=int, default=100_000, help="of training, with flat memory")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="strikes, steps, flips or files")
+    parser.add_argument("--fuzz", type=int, default=20_000, help="files of runs and exports with good checksums")
+    parser.add_argument("--only", default="", help="strikes, steps, flips, files or fuzz")
     parser.add_argument("--work", nargs="*", default=[], help="strike only these, such as fit or evaluate")
     parser.add_argument("--short", action="store_true", help="only the default sampler, estimator and objective")
     asked = parser.parse_args()
@@ -553,8 +645,9 @@ def _parts(asked: argparse.Namespace, place: Path, counts: Counter[str]) -> Iter
         for i, work in enumerate(chosen):
             ways = (*KILLS, *ERRORS, "short")
             yield work.name, lambda work=work, i=i, ways=ways: strikes(work, ways, asked.every, place / str(i), counts)  # type: ignore[misc]
-    if asked.only in ("", "steps") and not asked.short:
-        yield "steps", lambda: flat(asked.steps, counts)
+    if asked.only in ("", "steps"):
+        most = LEAST_BLOCK if not asked.short else TENSOR  # few steps show only what is large
+        yield "steps", lambda: flat(asked.steps, most, counts)
     if asked.only in ("", "flips"):
         for i in range(max(1, asked.flips // 1000)):
             number = min(1000, asked.flips)
@@ -563,6 +656,25 @@ def _parts(asked: argparse.Namespace, place: Path, counts: Counter[str]) -> Iter
         for i in range(max(1, asked.files // 1000)):
             number = min(1000, asked.files)
             yield f"files {i}", lambda i=i, n=number: readers(n, asked.seed + i, place / f"r{i}", counts)  # type: ignore[misc]
+    if asked.only in ("", "fuzz"):
+        for i in range(max(1, asked.fuzz // 1000)):
+            number = min(1000, asked.fuzz)
+            yield f"fuzz {i}", lambda i=i, n=number: fuzzed(n, asked.seed + 1000 * i, place / f"z{i}", counts)  # type: ignore[misc]
+
+
+def fuzzed(number: int, seed: int, place: Path, counts: Counter[str]) -> None:
+    """Cases of tests/fuzz.py, in a process of their own whose memory is limited: a crash is a fault, too."""
+    place.mkdir(parents=True)
+
+    def work() -> tuple[Counter[str], list[str]]:
+        found = Counter[str]()
+        return found, fuzz.fuzz(number, seed, place, found)
+
+    ended = forked(work)
+    assert ended.how == "answer", f"cases from {seed} on: {ended}"
+    found, faults = ended.value
+    counts.update(found)
+    assert not faults, "\n".join(faults)
 
 
 if __name__ == "__main__":

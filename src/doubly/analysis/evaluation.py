@@ -5,11 +5,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from doubly.analysis.config import EvaluateConfig
 from doubly.analysis.estimators import Trust
 from doubly.analysis.results import Result, fields_of, plain, plus_minus
+from doubly.core.sealed import is_number
 from doubly.core.statistics import stderr
 from doubly.core.types import Over, Split
 from doubly.latents import RowLikelihoods
@@ -181,8 +182,16 @@ class FiledEvaluation:
         if any(field.default is dataclasses.MISSING and field.name not in known for field in fields):
             return None
         given = {field.name: known[field.name] for field in fields if field.name in known}
-        unknown = {name: math.nan for name in ("log_likelihood", "ess") if given[name] is None}
-        return cls(**given | unknown)
+        given |= {name: math.nan for name in ("log_likelihood", "ess") if given[name] is None}
+        if not all(_is_of(field.type, given[field.name]) for field in fields if field.name in given):
+            return None
+        return cls(**given)
+
+
+def _is_of(kind: Any, value: Any) -> bool:
+    """Whether a value of JSON is of this type, or of one of those that it names."""
+    kinds = get_args(kind) or (kind,)
+    return type(value) in kinds or (float in kinds and is_number(value))
 
 
 @dataclass(frozen=True)

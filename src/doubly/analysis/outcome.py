@@ -21,6 +21,7 @@ from doubly.latents import HEAVY_ROWS, RELIABLE, LikelihoodConfig, is_exact
 from doubly.posterior.estimates import ScoreConfig
 from doubly.runs.baseline import baselines
 from doubly.runs.build import build
+from doubly.runs.checkpoints import peek_epoch
 from doubly.runs.folder import Run
 from doubly.runs.plan import TRAINING
 from doubly.training.method import Method
@@ -100,7 +101,8 @@ class Outcome(Result):
     collected: int
     seconds: float
     """Spent on training."""
-    score: Score
+    score: Score | None
+    """None where the records of its epochs are lost."""
     convergence: Convergence | None
     verdict: list[str]
     advice: list[str]
@@ -114,6 +116,9 @@ class Outcome(Result):
 def outcome(run: Run, evaluate: bool = False) -> Outcome:
     """What a run has come to by its records; with `evaluate`, by a short evaluation in what its minutes leave."""
     records, data, method = run.metrics(), run.data(), build(run.config, run.facts)
+    if not records:
+        lost = "its records (metrics.jsonl) are lost: doubly evaluate tells what it is worth"
+        return Outcome(str(run.path), peek_epoch(run.folder), 0, 0.0, None, None, [lost], [])
     spent = sum(record.get("seconds", 0.0) for record in records)
     score = _evaluated(run, data, method, records) if evaluate else None
     score = score or _recorded(data, method, records)

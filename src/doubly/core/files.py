@@ -35,6 +35,7 @@ def write(path: Path, content: bytes) -> None:
     """Write a file so that at any moment either the old content or the new one is there, whole."""
     folder = Folder(path.parent)
     folder.make_itself()
+    folder.sweep_of(path.name)
     folder.write(path.name, content)
 
 
@@ -148,6 +149,13 @@ class Folder:
                     if self._is_left_over(name):
                         self.remove(name)
 
+    def sweep_of(self, name: str) -> None:
+        """Remove temporaries that a process which is gone has left of one file; others here are not ours to judge."""
+        with suppress(UserError):
+            for left in self.names(pattern=rf"\.{re.escape(name)}{OWNER}"):
+                if self._is_left_over(left):
+                    self.remove(left)
+
     def _is_left_over(self, name: str) -> bool:
         found = re.fullmatch(TEMPORARY, name.rpartition("/")[2])
         assert found is not None
@@ -215,7 +223,8 @@ def _below(folder: int, name: str, make: bool) -> int:
     return os.open(name, flags, dir_fd=folder)
 
 
-TEMPORARY = r"\..+?\.((?P<host>[0-9a-f]{8})-)?(?P<pid>\d+)(-\d+)?\.tmp"
+OWNER = r"\.((?P<host>[0-9a-f]{8})-)?(?P<pid>\d+)(-\d+)?\.tmp"  # whose temporary it is
+TEMPORARY = rf"\..+?{OWNER}"
 
 
 def is_temporary(name: str) -> bool:

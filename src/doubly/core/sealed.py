@@ -55,6 +55,15 @@ def parse_json(content: bytes, path: Path) -> dict[str, Any]:
     return found
 
 
+def is_number(value: Any) -> bool:
+    """Whether a value of JSON is a number that a float can hold; NaN and infinities are.
+
+    >>> is_number(3), is_number(float("nan")), is_number(True), is_number(10**400), is_number("3")
+    (True, True, False, False, False)
+    """
+    return type(value) is float or (type(value) is int and abs(value) < 10**300)
+
+
 class Sealed(NamedTuple):
     """Tensors and texts beside them."""
 

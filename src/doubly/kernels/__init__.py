@@ -1,5 +1,6 @@
 """The hot loops: fused (Numba) beside plain (PyTorch), chosen in one place.
 
+threads      how many threads compute
 choose       which kernels run
 rows         tensors as the rows of arrays
 compiled     how fused loops are compiled and kept on disk

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from doubly.core.errors import RunWarning, UserError
+from doubly.kernels.threads import set_threads
 
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 VARIABLE = "DOUBLY_KERNELS"
@@ -112,7 +113,7 @@ def _numba() -> Any:
         numba.config.THREADING_LAYER = "omp"
     threads = torch.get_num_threads()
     numba.set_num_threads(1)  # starts Numba's threads, and thereby sets the number of OpenMP's, which is PyTorch's
-    torch.set_num_threads(threads)
+    set_threads(threads)
     _keep_freed_memory()
     return numba
 

@@ -20,6 +20,7 @@ import torch
 from doubly import __version__
 from doubly.core.errors import RunWarning, UserError
 from doubly.core.files import write
+from doubly.core.sealed import MOST_JSON, parse_json
 from doubly.data import Columns
 from doubly.posterior.store import Posterior
 from doubly.posterior.units import PosteriorInUnits
@@ -33,7 +34,12 @@ from doubly.training.state import moments
 SUFFIX = ".doubly"
 FORMAT = 2  # 1 did not say what had computed the weights
 PARTS = ("model.json", "weights.safetensors")
-MOST_JSON, MOST_WEIGHTS = 2**26, 2**32  # bytes
+MOST_WEIGHTS = 2**32  # bytes
+# what zipfile and safetensors raise of files that are none: also of a flag that says encrypted, and of versions to come
+UNREADABLE = (
+    zipfile.BadZipFile, OSError, EOFError, ValueError, KeyError, RuntimeError, NotImplementedError,
+    safetensors.SafetensorError,
+)  # fmt: skip
 
 
 def export(run: Run, file: str | Path, refit: int = 100) -> Path:
@@ -143,7 +149,7 @@ def _count(name: str, value: Any) -> int:
 
 def _check(weights: dict[str, torch.Tensor], name: str, size: int, what: str) -> None:
     found = weights[name]
-    if found.shape != (size,) or not found.is_floating_point() or not found.isfinite().all():
+    if found.shape != (size,) or found.dtype != torch.float32 or not found.isfinite().all():
         raise UserError(f"{name} has not the {size} finite {what}")
 
 
@@ -163,13 +169,14 @@ def _parts(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
                 entry = found[name]
                 if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > min(most, path.stat().st_size):
                     raise UserError(f"{name} in {path} is compressed or too large: export the run again")
-            told = json.loads(archive.read(PARTS[0]))
+            told = parse_json(archive.read(PARTS[0]), path)
             weights = safetensors.torch.load(archive.read(PARTS[1]))
-    except (zipfile.BadZipFile, OSError, json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path} is damaged, or no file of doubly export: {error}") from None
-    except safetensors.SafetensorError as error:
-        raise UserError(f"{path} is damaged: {error}") from None
-    if not isinstance(told, dict) or type(told.get("format")) is not int or told["format"] < 1:
+    except UserError:
+        raise
+    except UNREADABLE as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        raise UserError(f"{path} is damaged, or no file of doubly export: {reason}") from None
+    if type(told.get("format")) is not int or told["format"] < 1:
         raise UserError(f"{path} is damaged, or no file of doubly export: it has no format number")
     if told["format"] > FORMAT:
         raise UserError(

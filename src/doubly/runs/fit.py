@@ -21,6 +21,7 @@ from doubly.core.rows import StoredRows
 from doubly.data import Data, absolute, missing_mask, unscaled
 from doubly.data.files import Options, from_memory
 from doubly.kernels.choose import compiling, forked
+from doubly.kernels.threads import set_threads
 from doubly.posterior.store import Posterior
 from doubly.runs import automatic, presets, sources
 from doubly.runs.build import AUTO, build, chosen_estimator, training_rows, with_plan
@@ -184,15 +185,15 @@ def resume(
 
 @contextmanager
 def use_threads(number: int) -> Iterator[None]:
-    """Compute with this many threads; afterwards with as many as before."""
+    """Compute with this many threads; afterwards with as many as before. Other threads of Python are not concerned."""
     if not 0 < number <= MOST_THREADS:
         raise UserError(f"threads must be between 1 and {MOST_THREADS}, got {number}")
     before = torch.get_num_threads()
-    torch.set_num_threads(1 if forked() else number)
+    set_threads(1 if forked() else number)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        set_threads(before)
 
 
 def load(path: str | Path, allow_code: bool = False, **options: Any) -> Posterior:

@@ -1,9 +1,15 @@
-"""metrics.jsonl: a line of JSON for each epoch, with a checksum. Lines that are damaged or cut short are left out."""
+"""metrics.jsonl: a line of JSON for each epoch, with a checksum. Lines that are damaged or cut short are left out.
+
+A checksum does not say that a line has the form of a record: who writes a folder can write it, too. So its form is
+checked, and those who use records need not look.
+"""
 
 import hashlib
 import json
 import re
 from typing import Any
+
+from doubly.core.sealed import is_number
 
 DIGITS = 16  # of the SHA-256 of a line
 
@@ -51,8 +57,33 @@ def _record(line: bytes, sealed: bool) -> dict[str, Any] | None:
         record = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(record, dict) or type(record.get("epoch")) is not int:
+    if not isinstance(record, dict):
         return None
     if "effective" in record:  # its name until version 0.2
         record["ess"] = record.pop("effective")
-    return record
+    return record if _has_form(record) else None
+
+
+# what `training.protocol.Record` has, with what is logged beside it; version 0.1 had no step and no prior
+_COUNTS, _MORE_COUNTS = ("epoch", "collected"), ("retried",)
+_NUMBERS, _MORE_NUMBERS = ("train", "ess", "valid", "largest_gradient", "seconds"), ("step", "valid_stderr")
+_GROUPS, _MORE_GROUPS = ("sampler", "norms", "predicted"), ("prior",)
+_MOST = 10**15  # of anything that is counted, or of seconds
+
+
+def _has_form(record: dict[str, Any]) -> bool:
+    """Whether it has the fields of a record, each of its type."""
+
+    def fields(needed: tuple[str, ...], more: tuple[str, ...]) -> list[Any]:
+        return [record.get(name) for name in needed] + [
+            value for name in more if (value := record.get(name)) is not None
+        ]
+
+    groups = fields(_GROUPS, _MORE_GROUPS)
+    return (
+        record.get("phase") in ("burn-in", "collect")
+        and all(type(count) is int and 0 <= count < _MOST for count in fields(_COUNTS, _MORE_COUNTS))
+        and all(map(is_number, fields(_NUMBERS, _MORE_NUMBERS)))
+        and 0 <= record["seconds"] < _MOST
+        and all(isinstance(group, dict) and all(map(is_number, group.values())) for group in groups)
+    )

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ParamSpec, TypeVar
 
-import torch
+from doubly.kernels.threads import set_threads
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
@@ -36,7 +36,7 @@ class Worker:
 
     def __init__(self, most: int = 16, threads: int = 1):
         self._free = threading.BoundedSemaphore(most)
-        self._executor = ThreadPoolExecutor(1, "doubly", torch.set_num_threads, (threads,))
+        self._executor = ThreadPoolExecutor(1, "doubly", set_threads, (threads,))
 
     @contextmanager
     def place(self) -> Iterator[Place]:
