@@ -219,8 +219,8 @@ def test_a_chain_that_falls_from_afar_does_not_leave_a_friction_behind(kernels: 
 def test_rare_kicks_are_taken_up_once_samples_are_collected(held: bool):
     """Kicks of v² = 200 or so, once in 200 steps, b = 0.5: as of a weight whose gradient is nearly always 0.
 
-    Held for 3,000 steps, temperature and variance are within 5 %; in the burn-in, whose thermostat does not look beyond 30, the chain
-    is too hot by a third. Noise of the same size in every step is taken up either way (above).
+    Held for 3,000 steps, temperature and variance are within 5 %; in the burn-in, whose thermostat does not look beyond
+    30, the chain is too hot by a third. Noise of the same size in every step is taken up either way (above).
     """
     rng, sampler, rate, eta, stiff = torch.Generator().manual_seed(0), Thermostat(), 1 / 200, 1e-4, 0.005
     state, sd, size = sampler.init(torch.zeros(2000), rng), math.sqrt(eta / stiff), math.sqrt(1 / rate / eta)
