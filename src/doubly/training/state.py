@@ -130,7 +130,8 @@ def decode(method: Method, encoded: Encoded, n_data: int, device: torch.device |
     """A state from what `to_tensors` gave; a TypeError, KeyError or RuntimeError if it is not of this method."""
     # which sampler it is depends on the epoch: Adam in the warm-up
     theta = mover(method, encoded.numbers["epoch"]).sampler.state_type
-    later = {f"theta.{name}": value for name, value in theta._field_defaults.items()}  # of samplers since then
+    defaults: dict[str, Any] = vars(theta).get("_field_defaults", {})  # of fields that samplers have had since then
+    later = {f"theta.{name}": value for name, value in defaults.items()}
     named = Encoded(with_present_names(encoded.tensors), ADDED | later | encoded.numbers)
     if "tuned.t" in named.numbers:
         del named.numbers["tuned"]
