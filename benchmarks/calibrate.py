@@ -21,7 +21,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +33,7 @@ from torch import Tensor
 from doubly import SAMPLERS
 from doubly.core.random import generator
 from doubly.kernels import choose
+from doubly.latents import Batch, Estimate, Estimator, Memory, Wanted
 from doubly.layers import Chain
 from doubly.runs.build import Facts, build
 from doubly.runs.config import Config
@@ -96,6 +97,7 @@ MIXED = World("mixed:columns=b-r-c3-o3,floor=0.99,normal", (2,), "gaussian:width
 NAIS = 600  # steps of burn-in: a unit that the first, ignorant proposals have switched off takes long to come back
 # remembered states, by a move that takes all data sets at once
 LANGEVIN = "persistent:moves=langevin"
+EXACT = "exact"
 
 
 def cases() -> dict[str, Case]:
@@ -107,11 +109,17 @@ def cases() -> dict[str, Case]:
         "nade-persistent": Case(NADE, "persistent"),
         "vae-nais-20": Case(VAE, "nais:draws=20", burn_in=NAIS, settings={"objective": "iwae"}),
         "vae-persistent": Case(VAE, "persistent"),
+        # a quarter of the step: what is left of the others' offsets is due to it
+        "vae-small-step": Case(VAE, "persistent", step=0.1, friction=0.1, thin=64, burn_in=500),
+        # gradients by enumeration and quadrature: what the sampler does without any estimator of the latents
+        "nade-exact": Case(NADE, EXACT),
+        "vae-exact": Case(VAE, EXACT),
         "mixed-persistent": Case(MIXED, "persistent", step=0.2, thin=48, burn_in=400),
         "sbn-persistent": Case(SBN, "persistent"),
         "sbn-gibbs": Case(SBN, "gibbs"),
     }
     found["sgnht-friction-0.2"] = Case(SBN, LANGEVIN, "sgnht")
+    found["psgld-small-step"] = Case(SBN, LANGEVIN, "psgld", step=0.0125, batch=40, burn_in=500, thin=200, draws=7)
     noisy = [name for name in SAMPLERS if SAMPLERS[name].noisy and name != Case.sampler]
     return found | {f"sampler-{name}": SAMPLER_CASES.get(name, Case(SBN, LANGEVIN, name)) for name in noisy}
 
@@ -194,6 +202,25 @@ def _nodes(model: Chain) -> tuple[Tensor, Tensor]:
     return z, weights + z.square().sum(1) / 2  # p(x, z) has the normal density, which these weights have, too
 
 
+@dataclass(frozen=True)
+class Exact(Estimator):
+    """The gradient of log p(x) itself; the proposal is not used."""
+
+    def check(self, model: Chain, proposal: Chain) -> None:
+        pass
+
+    def init(self, chain: Chain, n_data: int, rng: torch.Generator) -> Memory:
+        return {}
+
+    def __call__(self, batch: Batch, wanted: Wanted = "both") -> Estimate:
+        pair = batch.pair
+        theta = pair.theta.detach().double().requires_grad_()
+        mean = _marginal(pair.model, theta, batch.x.double()).mean()
+        (gradient,) = torch.autograd.grad(mean, theta)
+        stats = {"train": mean.detach().float(), "ess": torch.ones(())}
+        return Estimate(gradient.float(), torch.zeros_like(pair.phi), batch.memory, stats)
+
+
 def simulate(world: World, replicate: int) -> tuple[Tensor, Tensor]:
     """Weights from the prior and rows from the model with these weights."""
     rng = generator("cpu", replicate, "calibrate")
@@ -213,7 +240,7 @@ def method(case: Case, seed: int, copies: int) -> Method:
             "sampler": case.sampler,
             "step": case.step,
             "friction": case.friction,
-            "estimator": case.estimator,
+            "estimator": "nais" if case.estimator == EXACT else case.estimator,
             "phi_step": 0.02,
             "theta_steps": 1,
             "batch": case.batch,
@@ -221,7 +248,8 @@ def method(case: Case, seed: int, copies: int) -> Method:
             **case.settings,
         }
     )
-    return stacked(build(config, Facts(world.visible, world.kind, (world.visible,))), copies)
+    chosen = stacked(build(config, Facts(world.visible, world.kind, (world.visible,))), copies)
+    return replace(chosen, estimator=Exact()) if case.estimator == EXACT else chosen
 
 
 def walk(case: Case, x: Tensor, seed: int, steps: int) -> Iterator[Tensor]:
@@ -364,6 +392,32 @@ def shift(one: list[Replicate], other: list[Replicate], i: int) -> tuple[float, 
     return _mean([2 * (a.mean[i] - b.mean[i]) / (a.sd[i] + b.sd[i]) for a, b in pairs])
 
 
+def level(case: Case, replicates: list[Replicate]) -> tuple[float, float]:
+    """The mean rank of ‖θ‖² above one half, in standard errors: as it is, and without what chance gave the truths.
+
+    Weights that were drawn from the prior happen to be larger or smaller than these are in the mean, the same for all
+    cases. Where the true ‖θ‖² stands under the prior is known to be uniform, and it explains most of a rank: what it
+    explains is taken out (a control variate).
+    """
+    size = case.world.chain().size
+    drawn = [torch.randn(size, generator=generator("cpu", i, "calibrate")) for i in range(len(replicates))]
+    quantile = stats.chi2(size).cdf([theta.double().square().sum().item() for theta in drawn]) - 0.5
+    rank = (np.array([replicate.rank[0] for replicate in replicates]) + 0.5) / (case.draws + 1) - 0.5
+    rest = rank - np.cov(rank, quantile)[0, 1] / quantile.var(ddof=1) * quantile
+    plain, left = (_mean(values.tolist()) for values in (rank, rest))
+    return plain[0] / plain[1], left[0] / left[1]
+
+
+def levels(chosen: dict[str, Case]) -> str:
+    """Rows of Markdown: the mean rank of ‖θ‖², with and without what chance gave the truths."""
+    lines = ["| case | mean rank of ‖θ‖², in standard errors | without the chance of the truths |", "|---|---|---|"]
+    for name, case in chosen.items():
+        if len(replicates := kept(name, case)) > 1:
+            plain, left = level(case, replicates)
+            lines.append(f"| `{name}` | {plain:+.1f} | {left:+.1f} |")
+    return "\n".join(lines)
+
+
 def _mean(values: list[float]) -> tuple[float, float]:
     """With its standard error."""
     return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values)))
@@ -389,7 +443,11 @@ def shifts(chosen: dict[str, Case]) -> str:
     """Rows of Markdown: what a way of sampling does to posterior means, against `persistent` on the same data."""
     lines = [f"| case, against | {' | '.join(FUNCTIONS)} |", "|---|" + "---|" * len(FUNCTIONS)]
     for name, case in chosen.items():
-        against = f"{name.partition('-')[0] if not name.startswith(('sampler', 'sgnht')) else 'sbn'}-persistent"
+        against = (
+            f"{name.partition('-')[0] if not name.startswith(('sampler', 'sgnht', 'psgld')) else 'sbn'}-persistent"
+        )
+        if f"{name.partition('-')[0]}-exact" in chosen:
+            against = f"{name.partition('-')[0]}-exact"
         one, other = kept(name, case), kept(against, cases()[against])
         if name == against or min(len(one), len(other)) < 2 or _data(name) != _data(against):
             continue
@@ -445,7 +503,7 @@ def main() -> None:
         print(table({name: case}), flush=True)
         write({name: case for name, case in every.items() if kept(name, case)})
     if args.look:
-        print(table(chosen), shifts(chosen), sep="\n\n")
+        print(table(chosen), levels(chosen), shifts(chosen), sep="\n\n")
         write({name: case for name, case in every.items() if kept(name, case)})
 
 
@@ -454,7 +512,8 @@ def write(there: dict[str, Case]) -> None:
     draw(there, PICTURE)
     head, _, rest = PAGE.read_text().partition("<!-- numbers -->")
     _, _, tail = rest.partition("<!-- end -->")
-    numbers = f"## Ranks\n\n{table(there)}\n\n## Posterior means on the same data\n\n{shifts(there)}"
+    tables = {"Ranks": table, "Mean ranks": levels, "Posterior means on the same data": shifts}
+    numbers = "\n\n".join(f"## {title}\n\n{rows(there)}" for title, rows in tables.items())
     PAGE.write_text(f"{head}<!-- numbers -->\n\n{numbers}\n\n<!-- end -->{tail}")
 
 

@@ -60,7 +60,7 @@ GLOSSARY = (
         ("climb", "climbs", "climbed", "climbing", "slope", "slopes", "height", "heights"),
     ),
     Entry(
-        "a latent unit that is on in between 2 % and 98 % of what the model draws",
+        "a latent unit of whose variance the row explains more than 1 %",
         "active unit",
         ("alive", "dead", "frozen"),
         "a unit that is not: inactive",

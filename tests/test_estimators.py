@@ -144,7 +144,14 @@ class Fake:
 )
 def test_a_number_is_settled_if_it_is_known_to_be_near(fake, chosen, settled):
     decided = Chosen("draws", -10.0, -10.0) if chosen == "both" else Chosen(chosen)
-    assert trust(EvaluateConfig(), fake, decided, np.zeros((2, 3))).settled == settled
+    assert trust(EvaluateConfig(), fake, decided, np.zeros((2, 3)), error=5.0).settled == settled
+
+
+@pytest.mark.parametrize(("error", "settled"), [(0.05, False), (0.2, True), (None, True), (5.0, True)])
+def test_a_number_that_more_work_moves_by_more_than_its_error_is_not_settled(error, settled):
+    """By 0.1 nat, where bounds from both sides are not near each other."""
+    fake = Fake([-10.0, -11.0], [-9.9, -10.9], gap=Mean(3.0, 0.2))
+    assert trust(EvaluateConfig(), fake, Chosen("annealing"), np.zeros((2, 3)), error).settled == settled  # type: ignore[arg-type]
 
 
 def test_runs_are_compared_by_the_same_estimate(run, tmp_path, monkeypatch):

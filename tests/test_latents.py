@@ -22,7 +22,7 @@ from torch import Tensor
 from doubly import Chain, UserError
 from doubly.kernels import linear
 from doubly.kernels.weights import fused_summary, plain_summary
-from doubly.latents import NAIS, OBJECTIVES, Batch, Estimate, Objective, Wanted, bound
+from doubly.latents import ACTIVE, NAIS, OBJECTIVES, Batch, Estimate, Objective, Wanted, bound, explained
 from doubly.latents.importance import survivors
 from doubly.latents.likelihood import BYTES_PER_CELL
 from doubly.latents.pair import Pair
@@ -457,3 +457,32 @@ def test_rows_may_be_of_any_number_type(dtype: torch.dtype):
     found = bound(given, X.to(dtype), 10, torch.Generator().manual_seed(10))
     expected = bound(given, X, 10, torch.Generator().manual_seed(10))
     assert torch.equal(found.log_likelihood, expected.log_likelihood)
+
+
+# Which units say anything of a row
+
+
+@pytest.mark.parametrize("draws", [18, 300])
+def test_the_share_of_a_unit_that_the_row_explains_is_the_enumerated_one(draws: int):
+    """Of every row of 4 bits, 8 times; a coin that the data do not look at has 0, and so has a unit that is always on.
+
+    Estimates of E[z | x] by few draws are noisy: their own variance would be 0.05 of the coin's with 18 of them.
+    """
+    model = Chain.build("sbn", data=4, hidden=(4,))
+    proposal = Chain.build_proposal("sbn", data=4, hidden=(4,))
+    rng = torch.Generator().manual_seed(5)
+    theta, phi = 2 * torch.randn(model.size, generator=rng), torch.zeros(proposal.size)
+    below, top = model.unflatten(theta)  # views: what is written here is in theta
+    below["W"][:, 2:], top["b"][2], top["b"][3] = 0.0, 0.0, 30.0
+    given, z = Pair(model, theta, proposal, phi), bits(4).float()
+    x = z.repeat(8, 1)
+    law = torch.softmax(model.log_prob(theta, (x, z[:, None].expand(-1, len(x), -1))).double(), 0)  # (16, rows)
+    codes = law.T @ z.double()
+    exact = codes.var(0) / (codes.mean(0) * (1 - codes.mean(0))).clamp(min=1e-9)
+    exact[3] = 0
+    (found,) = explained(given, x, draws, torch.Generator().manual_seed(1))
+    # the covariance of two noisy estimates over 128 rows: each adds 1 / ess of noise, or 0.2 with 18 draws
+    assert (found - exact).abs().max() < (0.06 if draws == 18 else 0.02)
+    assert abs(found[2]) < ACTIVE if draws == 300 else abs(found[2]) < 0.03
+    assert found[3] == 0
+    assert (found[:2] > ACTIVE).all()

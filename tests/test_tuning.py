@@ -126,6 +126,14 @@ def test_a_restart_while_tuning_gives_the_same_bits(sampler: Any, warmup: int):
         assert same(again, last)
 
 
+def test_a_checkpoint_from_before_a_field_of_the_sampler_is_read():
+    """As of a thermostat that knew nothing of being held."""
+    chosen = tuned_method()
+    encoded = to_tensors(init(chosen, rows(30)))
+    del encoded.numbers["theta.held"]
+    assert decode(chosen, encoded, 30).theta.held == 0
+
+
 def test_steps_are_held_from_the_first_sample_on():
     chosen = tuned_method()
     seen: dict[int, list[Tuned]] = {}

@@ -1,7 +1,8 @@
 """Diagnosing chains: have they mixed, what are their samples worth, and do they sample at their temperature?
 
-Everything here reads what runs have recorded, epoch by epoch. The measures can speak against convergence; they cannot
-prove it. Weights themselves are not compared: the latent units of two chains need not correspond.
+Nearly all of it is read from what runs have recorded, epoch by epoch. The measures can speak against convergence; they
+cannot prove it. Weights themselves are not compared: the latent units of two chains need not correspond. Which of its
+units a chain uses is found anew, on some of the training rows.
 """
 
 import math
@@ -16,6 +17,7 @@ from doubly.analysis.temperature import Temperature, temperature
 from doubly.analysis.traces import History, collected, history, label
 from doubly.analysis.verdict import Evidence, Optimised, verdict
 from doubly.core.errors import UserError
+from doubly.latents import ACTIVE, is_exact
 from doubly.runs.build import build
 from doubly.runs.folder import Run
 from doubly.training.method import Every, Method
@@ -37,6 +39,8 @@ class Diagnosis(Result):
     temperature: Temperature | None
     verdict: list[str]
     histories: list[History]
+    active: dict[str, list[list[int]]]
+    """For each run and latent layer, how many units are active, and how many there are."""
     picture: Path | None = None
     """The picture of the traces, once it is drawn."""
 
@@ -50,7 +54,8 @@ class Diagnosis(Result):
             lines.append([label(name), *map(_cell, form, numbers)])
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         rows = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
-        return "\n".join([*rows, "", *self.verdict, *[f"picture: {self.picture}"] * (self.picture is not None)])
+        units = [f"{run}: {said}" for run, layers in self.active.items() if (said := _units(layers))]
+        return "\n".join([*rows, "", *self.verdict, *units, *[f"picture: {self.picture}"] * (self.picture is not None)])
 
     def to_json(self) -> Any:
         found = {
@@ -61,6 +66,7 @@ class Diagnosis(Result):
             "traces": self.traces,
             "temperature": self.temperature,
             "verdict": self.verdict,
+            "active": self.active,
         }
         return plain(found | ({"picture": self.picture} if self.picture else {}))
 
@@ -96,7 +102,25 @@ def diagnose(*paths: str | Path) -> Diagnosis:
         temperature=found.temperature,
         verdict=list(verdict(found)),
         histories=histories,
+        active={str(run.path): active_units(run) for run in runs},
     )
+
+
+def active_units(run: Run) -> list[list[int]]:
+    """How many units of each latent layer say anything of some training rows, and how many there are."""
+    posterior = run.posterior(refit_passes=0)
+    if is_exact(posterior.model, posterior.method.proposal):
+        return []
+    try:
+        shares = posterior.explained(of="last" if posterior.mean_theta is None else "mean")
+    except UserError:  # the data are no longer there
+        return []
+    return [[int((share > ACTIVE).sum()), len(share)] for share in shares]
+
+
+def _units(layers: list[list[int]]) -> str:
+    """In words; a unit is active if the row explains more than 1 % of its variance."""
+    return ", ".join(f"{active} of {units} units of z{i + 1} are active" for i, (active, units) in enumerate(layers))
 
 
 def check_same_target(runs: Sequence[Run]) -> list[Method]:

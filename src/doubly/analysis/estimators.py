@@ -2,7 +2,8 @@
 
 `posterior.estimates` says which estimates there are. Here the trial rows are of the validation split. A number is
 called settled if it is known to be near: the bounds of annealing from below and above lie within half a nat on rows
-drawn from the model, or ten times the work moves it by less than that and leaves few rows with heavy tails.
+drawn from the model, or ten times the work moves it by less than that and by less than its own standard error, and
+leaves few rows with heavy tails.
 """
 
 from dataclasses import dataclass
@@ -63,8 +64,13 @@ def scoring(settings: EvaluateConfig) -> ScoreConfig:
     return ScoreConfig(settings.by, draws, settings.temperatures)
 
 
-def trust(settings: EvaluateConfig, posterior: Posterior, chosen: Chosen, valid: np.ndarray) -> Trust:
-    """Whether the estimate is settled: two standard errors of what is measured count against it."""
+def trust(
+    settings: EvaluateConfig, posterior: Posterior, chosen: Chosen, valid: np.ndarray, error: float | None
+) -> Trust:
+    """Whether the estimate is settled: two standard errors of what is measured count against it.
+
+    `error` is the standard error of the number over its rows, None where there is a single row.
+    """
     if chosen.estimator == "exact":
         return Trust(True)
     gap, how = None, scoring(settings)
@@ -81,7 +87,7 @@ def trust(settings: EvaluateConfig, posterior: Posterior, chosen: Chosen, valid:
         for times in (1, MORE)
     )
     moved = (more.log_likelihood - once.log_likelihood).double()
-    near = abs(moved.mean().item()) + 2 * (stderr(moved) or 0.0) < NEAR
+    near = abs(moved.mean().item()) + 2 * (stderr(moved) or 0.0) < (NEAR if error is None else min(NEAR, error))
     if annealed:
         return Trust(near, gap, moved.mean().item())
     # heavy tails: draws that would move the number have not occurred yet

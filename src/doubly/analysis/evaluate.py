@@ -68,7 +68,9 @@ def evaluate(
         annealed = _anneal(settings, posterior, rows, runs[0]) if settings.ais else None
         chosen = choose(settings, posterior, rows, data.valid)
         likelihoods = score(settings, posterior, rows, chosen.estimator)
-        settled = trust(settings, posterior, chosen, data.valid) if settings.settle else None
+        settled = None
+        if settings.settle:
+            settled = trust(settings, posterior, chosen, data.valid, stderr(likelihoods.log_likelihood))
         posterior.tidy()
     likelihoods = _in_units(likelihoods, runs[0], rows)
     found = _evaluation(settings, posterior, data if x is None else None, rows, likelihoods)

@@ -65,11 +65,11 @@ class Langevin(NamedTuple):
     temperature: float
     speed: float
     """1 / the time constant of the thermostat, in steps."""
+    most_energy: float = 30.0
+    """v^2 / T beyond which the thermostat does not look: a normal v exceeds 30 four times in 10^8, a chain that starts
+    far from where it belongs exceeds it often, and would leave a friction that takes long to come back."""
 
 
-MOST_ENERGY = 30.0
-"""v^2 / T beyond which a thermostat does not look: a normal v exceeds it four times in 10^8, a chain that starts far
-from where it belongs exceeds it often, and would leave a friction that takes long to come back."""
 MOST_FRICTION = 20.0
 LEAST_FRICTION = 1e-3
 """Of the friction that was set; its stationary law has no mass to speak of outside of these bounds."""
@@ -85,7 +85,7 @@ def heated(state: Heated, grad: Tensor, eta: float | Tensor, by: Langevin, rng: 
         new = Heated(torch.empty_like(theta), torch.empty_like(v), torch.empty_like(alpha))
         root = eta.sqrt() if isinstance(eta, Tensor) else torch.tensor([math.sqrt(eta)])
         now = as_arrays(theta, v, alpha, grad.contiguous(), root)
-        choose.loops().heated(*now, *by, MOST_ENERGY, LEAST_FRICTION, MOST_FRICTION, *as_arrays(*new), *key(rng))
+        choose.loops().heated(*now, *by, LEAST_FRICTION, MOST_FRICTION, *as_arrays(*new), *key(rng))
         return new
     kick = grad * (eta.sqrt() / 2 if isinstance(eta, Tensor) else math.sqrt(eta) / 2)
     spread = (by.friction * by.temperature * -torch.expm1(-2 * alpha) / alpha).sqrt()
@@ -93,7 +93,7 @@ def heated(state: Heated, grad: Tensor, eta: float | Tensor, by: Langevin, rng: 
     v.addcmul_(spread, normal(v.shape, rng, v.dtype, v.device)).add_(kick)
     half = eta.sqrt() / 2 if isinstance(eta, Tensor) else math.sqrt(eta) / 2
     energy = v.square() / by.temperature
-    excess = (energy if alpha.dim() else energy.mean()).clamp(max=MOST_ENERGY) - 1
+    excess = (energy if alpha.dim() else energy.mean()).clamp(max=by.most_energy) - 1
     alpha = (alpha * torch.exp(by.speed * excess)).clamp(LEAST_FRICTION * by.friction, MOST_FRICTION)
     return Heated(theta + half * v, v, alpha)
 

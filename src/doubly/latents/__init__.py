@@ -17,7 +17,7 @@ phases       wake and sleep: from what the proposal learns
 persistent   remembered states, moved, in competition with fresh draws
 gibbs        the same without fresh draws
 nais         fresh draws alone, the paper's
-expectation  E[z | x]
+expectation  E[z | x], and how much of a unit the row explains
 completions  missing values given the others, by a Markov chain
 """
 
@@ -25,7 +25,7 @@ from doubly.core.registry import Registry
 from doubly.latents.annealing import Annealing, Gap, Mean
 from doubly.latents.batch import Batch, Memory, Wanted
 from doubly.latents.estimator import Estimate, Estimator
-from doubly.latents.expectation import expected_latents
+from doubly.latents.expectation import ACTIVE, expected_latents, explained
 from doubly.latents.gibbs import Gibbs
 from doubly.latents.importance import Draws, Marginal, choose, is_exact, join, normalised, pick, propose, weigh
 from doubly.latents.likelihood import (
@@ -47,6 +47,7 @@ from doubly.latents.refine import check_refinable
 ESTIMATORS = Registry("estimator", nais=NAIS, persistent=Persistent, gibbs=Gibbs)
 
 __all__ = [
+    "ACTIVE",
     "ESTIMATORS",
     "HEAVY_ROWS",
     "MOVES",
@@ -75,6 +76,7 @@ __all__ = [
     "check_refinable",
     "choose",
     "expected_latents",
+    "explained",
     "is_exact",
     "join",
     "log_likelihood",

@@ -71,6 +71,6 @@ def larger(by_draws: Callable[[], Tensor], by_annealing: Callable[[], Tensor], m
     return Chosen("annealing" if annealed > draws + margin else "draws", draws, annealed)
 
 
-def trial_stride(rows: int) -> int:
-    """Every so many rows make at most `TRIAL_ROWS` of them, evenly spaced."""
-    return max(1, math.ceil(rows / TRIAL_ROWS))
+def trial_stride(rows: int, most: int = TRIAL_ROWS) -> int:
+    """Every so many rows make at most so many of them, evenly spaced."""
+    return max(1, math.ceil(rows / most))

@@ -19,13 +19,23 @@ from doubly.core.errors import UserError
 from doubly.core.random import generator
 from doubly.core.rows import StoredRows
 from doubly.core.types import By, Of, Refit
-from doubly.latents import OBJECTIVES, Annealing, Gap, LikelihoodConfig, Marginal, Pair, RowLikelihoods, is_exact
+from doubly.latents import (
+    OBJECTIVES,
+    Annealing,
+    Gap,
+    LikelihoodConfig,
+    Marginal,
+    Pair,
+    RowLikelihoods,
+    explained,
+    is_exact,
+)
 from doubly.latents.completions import ImputeConfig, Moments
 from doubly.layers.chain import Chain
 from doubly.posterior import imputation, plots, scores
 from doubly.posterior.arviz import to_arviz
 from doubly.posterior.codes import encode
-from doubly.posterior.estimates import Chosen, Estimator, ScoreConfig, larger, trial_stride
+from doubly.posterior.estimates import TRIAL_ROWS, Chosen, Estimator, ScoreConfig, larger, trial_stride
 from doubly.posterior.imputation import Imputed, Incomplete, Scorer
 from doubly.posterior.rows import RowFormat, check_draws
 from doubly.posterior.work import Tell, Work, digest
@@ -266,10 +276,10 @@ class Posterior:
             lambda: self.score_by("annealing", rows, how, of, samples).log_likelihood,
         )
 
-    def _trial_rows(self) -> Tensor:
+    def _trial_rows(self, most: int = TRIAL_ROWS) -> Tensor:
         """Some of the training rows, evenly spaced."""
         train, rng = self.train(), generator(self.phi.device, self.method.seed, "trial")
-        index = torch.arange(0, len(train), trial_stride(len(train)), device=train.device)
+        index = torch.arange(0, len(train), trial_stride(len(train), most), device=train.device)
         return rows_at(self.method, train, index, rng)
 
     def anneal(
@@ -377,6 +387,22 @@ class Posterior:
         rng = generator(self.phi.device, seed, "encode")
         found = encode(list(self._refitted(pairs)), rows, draws, rng, bounds)
         return [layer.cpu().numpy() for layer in found]
+
+    def explained(
+        self, x: np.ndarray | None = None, draws: int = 100, of: Of = "mean", seed: int = 0
+    ) -> list[np.ndarray]:
+        """For each unit of each latent layer, the share of its variance that the row explains (`latents.explained`).
+
+        A unit of which rows explain no more than 0.01 is inactive: it says nothing of them. Without x, 200 of the
+        training rows are taken.
+        """
+        check_draws(draws)
+        if len(pairs := self._pairs(of)) > 1:
+            raise UserError("units of several samples of the weights need not correspond: ask for the mean or the last")
+        rng = generator(self.phi.device, seed, "explained")
+        rows = self._trial_rows(200) if x is None else self._format.tensor(x)
+        (pair,) = self._refitted(pairs)
+        return [layer.cpu().numpy() for layer in explained(pair, rows.float(), draws, rng)]
 
     def to_arviz(self) -> Any:
         """The samples of the weights as an arviz.InferenceData: variables such as x.W, of (chain, draw, …).

@@ -99,6 +99,10 @@ class PosteriorInUnits(Posterior):
         """E[z | x] for each latent layer, from the data upward."""
         return super().encode(self._units.encode(x), draws, of, seed)
 
+    def explained(self, x: Any = None, draws: int = 100, of: Of = "mean", seed: int = 0) -> list[np.ndarray]:
+        """For each unit of each latent layer, the share of its variance that the row explains."""
+        return super().explained(None if x is None else self._units.encode(x), draws, of, seed)
+
     def log_conditional(self, *rows: Any, **how: Any) -> np.ndarray:
         """Refused: what is hidden and what is known would have to be tables."""
         raise UserError("log_conditional takes rows as the model sees them: ask `scaled`, with rows of its units")

@@ -18,6 +18,14 @@ class ThermostatState(NamedTuple):
     """The momentum u / sqrt(eta), which is N(0, T): in these units a change of the step changes nothing."""
     alpha: Tensor
     """The friction as it is now: one for each weight, or one for all."""
+    held: int = 0
+    """1 once samples are collected: the thermostat then takes its time."""
+
+
+HELD = 10
+"""Times `settle`, once samples are collected."""
+MOST_RISE = 3
+"""Of the logarithm of a friction in a step, then."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,13 @@ class Thermostat(Sampler):
     noise there is. Its logarithm moves, so that it is positive, and so that it approaches a + b at the rate 1 / settle
     for any b and any eta. (The thermostat of the paper, sgnht, adds u^2 - eta T to alpha and so hardly moves at small
     eta.) Noise beyond b = 2 is more than any friction takes away: the temperature then lies above T.
+
+    In the burn-in, v^2 / T beyond 30 counts as 30, so that a chain that starts far from where it belongs leaves no
+    friction behind. A weight whose gradient is nearly always 0 has such energies in its steady state: a pixel that is
+    hardly ever on kicks it once in a thousand steps, hard. A friction that overlooks these kicks is too small, and one
+    that rises and falls with each of them is too small at the next. So once samples are collected (`hold`) the
+    thermostat is ten times as slow, and looks at all energies up to three times its time constant. What
+    the burn-in has overlooked is then taken up within 3 time constants, 3,000 steps.
     """
 
     friction: float = 0.1
@@ -66,8 +81,14 @@ class Thermostat(Sampler):
         return state._replace(theta=drifted(state.theta, state.v, eta, 0.5))
 
     def tell(self, state: ThermostatState, grad: Tensor, eta: Eta, rng: torch.Generator) -> ThermostatState:
-        with_settings = Langevin(self.friction, self.temperature, 1 / self.settle)
-        return ThermostatState(*heated(Heated(*state), grad, eta, with_settings, rng))
+        settle = HELD * self.settle if state.held else self.settle
+        with_settings = Langevin(self.friction, self.temperature, 1 / settle)
+        if state.held:
+            with_settings = with_settings._replace(most_energy=MOST_RISE * settle)
+        return ThermostatState(*heated(Heated(*state[:3]), grad, eta, with_settings, rng), state.held)
+
+    def hold(self, state: ThermostatState) -> ThermostatState:
+        return state._replace(held=1)
 
     def stats(self, state: ThermostatState) -> dict[str, Tensor]:
         return {"temperature": (state.v**2).mean(), "thermostat": state.alpha.mean()}

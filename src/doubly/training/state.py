@@ -128,12 +128,14 @@ def planned_from(method: Method, began: int, n_data: int) -> int:
 
 def decode(method: Method, encoded: Encoded, n_data: int, device: torch.device | str = "cpu") -> State:
     """A state from what `to_tensors` gave; a TypeError, KeyError or RuntimeError if it is not of this method."""
-    named = Encoded(with_present_names(encoded.tensors), ADDED | encoded.numbers)
+    # which sampler it is depends on the epoch: Adam in the warm-up
+    theta = mover(method, encoded.numbers["epoch"]).sampler.state_type
+    defaults: dict[str, Any] = vars(theta).get("_field_defaults", {})  # of fields that samplers have had since then
+    later = {f"theta.{name}": value for name, value in defaults.items()}
+    named = Encoded(with_present_names(encoded.tensors), ADDED | later | encoded.numbers)
     if "tuned.t" in named.numbers:
         del named.numbers["tuned"]
     _check(method, named, n_data, device)
-    # which sampler it is depends on the epoch: Adam in the warm-up
-    theta = mover(method, encoded.numbers["epoch"]).sampler.state_type
     state = from_tensors(State, named, device, {"theta": theta, "phi": method.optimiser.state_type})
     method.prior.given(state.prior, method.model.groups)  # which checks the values
     return state

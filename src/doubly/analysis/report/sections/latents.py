@@ -3,19 +3,13 @@
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from doubly.analysis.report.page import Figure, Level, Remark, Section, Table
 from doubly.analysis.report.story import DRAWS, Story
 from doubly.analysis.report.svg import Chart, finite, number
-from doubly.core.random import generator
+from doubly.latents import ACTIVE
 from doubly.latents.likelihood import HEAVY_ROWS, RELIABLE
 
-ON_LEAST, ON_MOST = 0.02, 0.98
-"""A binary unit that is on less or more often than that, in what the model draws, is inactive."""
-VARIES = 0.01
-"""A real unit whose code varies less than that (variance over rows) is inactive."""
-MODEL_ROWS, CODE_ROWS = 2000, 200
 MOVES = 0.1
 """A unit all of whose weights to the layer below are smaller than that, in log-odds, does nothing to it."""
 MANY = 0.5  # of the units inactive, from which a smaller model would do
@@ -27,7 +21,7 @@ class Activity(NamedTuple):
     name: str
     kind: str
     use: np.ndarray
-    """Of binary units, how often they are on in what the model draws; of real ones, the variance of their codes."""
+    """The share of each unit's variance that the row explains (`latents.explained`)."""
     active: np.ndarray
     idle: int | None
     """Units that move no log-odds of the layer below by as much as `MOVES`; None where that cannot be read off."""
@@ -54,7 +48,8 @@ def latents(story: Story) -> Section:
         f"how heavy the tail "
         f"of the weights is: above {RELIABLE} the draws miss much of what the model says of the row, and "
         f"its score by draws "
-        "is too low. A unit that is always on or always off is inactive, and one without weights does nothing.",
+        "is too low. A unit is inactive if the row explains no more than 1 % of its variance: it is always on, always "
+        "off, or does not depend on the row. One without weights does nothing to the layer below.",
         [
             _histogram(
                 "khat", finite(khat), "k̂ of each test row", RELIABLE, "Right of the dotted line: not to be relied on."
@@ -75,23 +70,12 @@ def latents(story: Story) -> Section:
 
 def activities(story: Story) -> list[Activity]:
     """The use of each unit of each latent layer."""
-    model, found = story.posterior.model, []
-    rng = generator(story.theta.device, 0, "report")
-    with torch.no_grad():
-        drawn = model.sample(story.theta, MODEL_ROWS, rng)[1:]
-    codes: list[np.ndarray] | None = None
-    for i, values in enumerate(drawn):
-        name, kind = f"z{i + 1}", model.layers[i + 1].kind
-        if kind == "binary":
-            use = values.float().mean(0).cpu().numpy()
-            active = (use >= ON_LEAST) & (use <= ON_MOST)
-        else:
-            if codes is None:
-                codes = story.posterior.encode(story.some("train", CODE_ROWS)[1], 50, story.of)
-            use = codes[i].var(0)
-            active = use > VARIES
-        found.append(Activity(name, kind, use, active, _idle(story, i)))
-    return found
+    shares = story.posterior.explained(of=story.of)
+    layers = story.posterior.model.layers[1:]
+    return [
+        Activity(f"z{i + 1}", layer.kind, use, use > ACTIVE, _idle(story, i))
+        for i, (layer, use) in enumerate(zip(layers, shares, strict=True))
+    ]
 
 
 def _idle(story: Story, below: int) -> int | None:
@@ -123,20 +107,11 @@ def _use(each: Activity) -> Figure:
     values = np.sort(each.use)[::-1]
     if len(values) > 200:
         values = values[np.linspace(0, len(values) - 1, 200).round().astype(int)]
-    binary = each.kind == "binary"
-    most = 1.0 if binary else max(float(values.max()) * 1.05, 2 * VARIES)
-    chart = Chart((0, len(values)), (0, most), "units, the most used first", tall=190, x_ticks=[])
-    active = (values >= ON_LEAST) & (values <= ON_MOST) if binary else values > VARIES
+    chart = Chart((0, len(values)), (0, 1), "units, the most used first", tall=190, x_ticks=[])
     for i, value in enumerate(values):
-        text = (
-            f"on in {value:.1%} of what the model draws" if binary else f"variance of its code {number(float(value))}"
-        )
-        chart.bar(i, i + 1, float(value), "f1 soft" if active[i] else "f2", text)
-    title = (
-        f"Layer {each.name}: how often each unit is on"
-        if binary
-        else f"Layer {each.name}: variance of each unit's code"
-    )
+        text = f"the row explains {value:.1%} of its variance"
+        chart.bar(i, i + 1, float(np.clip(value, 0, 1)), "f1 soft" if value > ACTIVE else "f2", text)
+    title = f"Layer {each.name}: how much of each unit the row explains"
     return Figure(f"units-{each.name}", chart.svg(title), title, "The second colour marks inactive units.")
 
 
