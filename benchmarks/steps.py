@@ -35,13 +35,8 @@ REQUIREMENTS = HERE / "peers" / "requirements.txt"
 ENVIRONMENT = HERE / ".peers"
 AGREE = 2e-5  # relative, of densities
 AGREE_GRADIENTS = 1e-4  # relative, beside what the densities' own differences do to the weights of draws
-ALIKE = {
-    "step": 0.1,
-    "remembered": 0.1,
-    "score": 0.01,
-    "anneal": 0.01,
-    "sweep": 0.02,
-}  # relative, of what the work comes to, whose noise differs
+# relative, of what the work comes to, whose noise differs
+ALIKE = {"step": 0.1, "remembered": 0.1, "score": 0.01, "anneal": 0.01, "sweep": 0.02}
 WALK = 20  # steps after which that is looked at
 READING = 0.3  # seconds that a reading takes at least, in whole runs
 
@@ -335,6 +330,25 @@ def evaluation_table(results: list[Result]) -> Table:
     return Table(head, rows)
 
 
+def moves_table(results: list[Result]) -> Table:
+    head = ["work", "`doubly`, ms", "JAX, ms", "speed-up (quartiles)", "target"]
+    rows = [
+        [
+            result.task,
+            shown(result.sides.get("doubly")),
+            shown(result.sides.get("jax")),
+            spread(result.speedup),
+            f"≥ {result.target.peer:g}",
+        ]
+        for result in results
+    ]
+    return Table(head, rows)
+
+
+def section_of(key: str) -> str:
+    return "steps" if key in STEPS else "moves" if key in MOVES else "evaluation"
+
+
 def rate_share(result: Result) -> float | None:
     """The rate at which doubly does the products of an evaluation, as a share of that of one plain big product."""
     if result.over_floor is None:
@@ -396,11 +410,11 @@ def main() -> None:
             for worker in workers.values():
                 worker.close()
     if options.record:
-        for section, table in (("steps", steps_table), ("evaluation", evaluation_table)):
-            part = [result for key, result in results.items() if (key in STEPS) == (section == "steps")]
+        command = "python benchmarks/steps.py" + (" --clock cpu" if options.clock == "cpu" else "")
+        for section, table in (("steps", steps_table), ("evaluation", evaluation_table), ("moves", moves_table)):
+            part = [result for key, result in results.items() if section_of(key) == section]
             if part:
-                figures = [asdict(result) for result in part]
-                record(section, figures, table(part), "python benchmarks/steps.py")
+                record(section, [asdict(result) for result in part], table(part), command)
 
 
 def show(result: Result) -> None:

