@@ -92,7 +92,7 @@ class _Factor(NamedTuple):
     power: float
     logits: Tensor | None = None
     """Those of a layer that is given the units, and what its values add to their field, where these are known."""
-    pulled: Tensor | None = None
+    added: Tensor | None = None
 
 
 def _sweep_layer(
@@ -112,8 +112,8 @@ def _sweep_layer(
             V = square if V is None else V + square
             blocks.append((logits + F.linear(value, odds.before), odds.before.T, power))
     for i, factor in enumerate(fed):
-        logits, pulled = _fed(value, factor)
-        field = field + factor.power * pulled
+        logits, added = _fed(value, factor)
+        field = field + factor.power * added
         blocks.insert(i, (logits, factor.odds.given.T, factor.power))
     if V is not None:
         field = field + F.linear(value, V)
@@ -126,17 +126,17 @@ def _sweep_layer(
 
 def _fed(value: Tensor, factor: _Factor) -> tuple[Tensor, Tensor]:
     """The logits of a layer that is given the units, and what its values add to their field."""
-    odds, child, _, logits, pulled = factor
+    odds, child, _, logits, added = factor
     if logits is None:
         logits = F.linear(value, odds.given, odds.bias)
         if odds.before is not None:
             logits = logits + F.linear(child, odds.before)
-    if pulled is None:
+    if added is None:
         missing = child.isnan()
         if not missing.is_cpu or missing.any():  # a device is not asked: that would make the step wait
             child, logits = child.masked_fill(missing, 0), logits.masked_fill(missing, NEVER)
-        pulled = F.linear(child, odds.given.T)
-    return logits, pulled
+        added = F.linear(child, odds.given.T)
+    return logits, added
 
 
 def log_odds(chain: Chain, theta: Tensor) -> list[LogOdds]:
