@@ -35,7 +35,8 @@ REQUIREMENTS = HERE / "peers" / "requirements.txt"
 ENVIRONMENT = HERE / ".peers"
 AGREE = 2e-5  # relative, of densities
 AGREE_GRADIENTS = 1e-4  # relative, beside what the densities' own differences do to the weights of draws
-ALIKE = {"step": 0.1, "score": 0.01, "sweep": 0.02}  # relative, of what the work comes to, whose noise differs
+# relative, of what the work comes to, whose noise differs
+ALIKE = {"step": 0.1, "remembered": 0.1, "score": 0.01, "anneal": 0.01, "sweep": 0.02}
 WALK = 20  # steps after which that is looked at
 READING = 0.3  # seconds that a reading takes at least, in whole runs
 
@@ -53,9 +54,13 @@ TASKS = {
     "score": replace(SBN, name="L_K, SBN 200, 100 rows, K = 10,000", work="score"),
     "score-learnt": replace(SBN, name="L_K, the same, as learnt", work="score", run="caltech-sbn-200"),
     "sweep": replace(SBN, name="Gibbs sweep, SBN 200, 500 chains", work="sweep"),
+    "remembered": replace(SBN, name="Step with two remembered states, SBN 200", work="remembered"),
+    "remembered2": replace(SBN2, name="… SBN 200-200", work="remembered"),
+    "anneal": replace(SBN, name="Annealing, SBN 200, 100 rows, 100 temperatures", work="anneal"),
 }
 STEPS = [name for name, task in TASKS.items() if task.work == "step"]
 SCORES = [name for name, task in TASKS.items() if task.work == "score"]
+MOVES = ["remembered", "remembered2", "anneal"]
 LINEAR = [name for name in STEPS if name.startswith("sbn")]
 
 
@@ -74,7 +79,7 @@ SIDES = {
     "eager": Program("eager", [*STEPS, *SCORES]),
     # the loops of NADE are unrolled by torch.compile, for minutes: there is nothing to win
     "compiled": Program("eager", [*LINEAR, "vae", *SCORES], environment={"COMPILE": "1"}),
-    "jax": Program("xla", [*STEPS, *SCORES], in_peers=True),
+    "jax": Program("xla", [*STEPS, *SCORES, *MOVES], in_peers=True),
     "pyro": Program("wakesleep", [*LINEAR, "vae"], in_peers=True),
     "plain": Program("own", ["sweep"], environment={"DOUBLY_KERNELS": "0"}),
 }
@@ -101,6 +106,9 @@ TARGETS = {
     "score": Target(2),
     "score-learnt": Target(2),
     "sweep": Target(20),
+    "remembered": Target(3),
+    "remembered2": Target(3),
+    "anneal": Target(5),
 }
 RATE_TARGET = 0.6  # of the rate of a plain product, for evaluation
 
@@ -139,9 +147,9 @@ class Worker:
         self.process.send_signal(signal.SIGSTOP)
         return json.loads(line)
 
-    def seconds(self, times: int) -> float:
+    def seconds(self, times: int, clock: str) -> float:
         """For one run, of so many."""
-        return self.ask("run", times=times)["seconds"] / times
+        return self.ask("run", times=times)[clock] / times
 
     def close(self) -> None:
         self.process.kill()
@@ -171,11 +179,11 @@ def check(workers: dict[str, Worker], task: Task, arrays: Arrays, folder: Path) 
     found, ends = {}, {}
     for name, worker in workers.items():
         worker.ask("load", task=asdict(task), start=str(beginning))
-        if task.work == "step" and name != "floor":
+        if task.work in ("step", "remembered") and name != "floor":
             worker.ask("densities", start=str(beginning), out=str(folder / f"{name}.npz"))
             found[name] = dict(np.load(folder / f"{name}.npz"))
         if name not in ("floor", "pyro"):
-            worker.ask("run", times=WALK if task.work == "step" else 1)
+            worker.ask("run", times=WALK if task.work in ("step", "remembered") else 1)
             ends[name] = worker.ask("summary")
     for name in found.keys() - {"doubly"}:
         errors = dict(disagreement(found["doubly"], found[name]))
@@ -232,14 +240,14 @@ class Result:
     target: Target
 
 
-def measure(key: str, workers: dict[str, Worker], rounds: int) -> Result:
+def measure(key: str, workers: dict[str, Worker], rounds: int, clock: str) -> Result:
     """Time all sides in turn, round after round."""
-    times = {name: repeats(worker) for name, worker in workers.items()}
+    times = {name: repeats(worker, clock) for name, worker in workers.items()}
     readings = {name: [] for name in workers}  # type: dict[str, list[float]]
     for turn in range(rounds):
         # now in one order, now in the other, so that no side always comes after the same one
         for name in sorted(workers, reverse=turn % 2 == 1):
-            readings[name].append(workers[name].seconds(times[name]))
+            readings[name].append(workers[name].seconds(times[name], clock))
     peers = [name for name in workers if name in (*SAME_WORK, "plain")]
     best = min(peers, key=lambda name: statistics.median(readings[name])) if peers else None
     return Result(
@@ -252,12 +260,12 @@ def measure(key: str, workers: dict[str, Worker], rounds: int) -> Result:
     )
 
 
-def repeats(worker: Worker) -> int:
+def repeats(worker: Worker, clock: str) -> int:
     """How many runs make a reading, after a first one of that many, for which JAX compiles anew."""
-    worker.seconds(1)
-    times = max(1, round(READING / worker.seconds(1)))
+    worker.seconds(1, clock)
+    times = max(1, round(READING / worker.seconds(1, clock)))
     if times > 1:
-        worker.seconds(times)
+        worker.seconds(times, clock)
     return times
 
 
@@ -322,6 +330,25 @@ def evaluation_table(results: list[Result]) -> Table:
     return Table(head, rows)
 
 
+def moves_table(results: list[Result]) -> Table:
+    head = ["work", "`doubly`, ms", "JAX, ms", "speed-up (quartiles)", "target"]
+    rows = [
+        [
+            result.task,
+            shown(result.sides.get("doubly")),
+            shown(result.sides.get("jax")),
+            spread(result.speedup),
+            f"≥ {result.target.peer:g}",
+        ]
+        for result in results
+    ]
+    return Table(head, rows)
+
+
+def section_of(key: str) -> str:
+    return "steps" if key in STEPS else "moves" if key in MOVES else "evaluation"
+
+
 def rate_share(result: Result) -> float | None:
     """The rate at which doubly does the products of an evaluation, as a share of that of one plain big product."""
     if result.over_floor is None:
@@ -352,6 +379,9 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), help="who takes part besides doubly")
     parser.add_argument("--rounds", type=int, default=15, help="times that each side is timed")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="cpu where other work cannot be stopped: one thread"
+    )
     parser.add_argument("--check", action="store_true", help="only see that all sides do the same")
     parser.add_argument("--record", action="store_true", help="write results.json and docs/reports/performance.md")
     options = parser.parse_args()
@@ -373,18 +403,18 @@ def main() -> None:
                 check(workers, TASKS[key], start(TASKS[key]), Path(folder))
             if not options.check:
                 # an evaluation takes seconds, and is the steadier for it
-                rounds = options.rounds if key in STEPS else max(2, options.rounds // 3)
-                results[key] = measure(key, workers, rounds)
+                rounds = max(2, options.rounds // 3) if key in SCORES else options.rounds
+                results[key] = measure(key, workers, rounds, options.clock)
                 show(results[key])
         finally:
             for worker in workers.values():
                 worker.close()
     if options.record:
-        for section, table in (("steps", steps_table), ("evaluation", evaluation_table)):
-            part = [result for key, result in results.items() if (key in STEPS) == (section == "steps")]
+        command = "python benchmarks/steps.py" + (" --clock cpu" if options.clock == "cpu" else "")
+        for section, table in (("steps", steps_table), ("evaluation", evaluation_table), ("moves", moves_table)):
+            part = [result for key, result in results.items() if section_of(key) == section]
             if part:
-                figures = [asdict(result) for result in part]
-                record(section, figures, table(part), "python benchmarks/steps.py")
+                record(section, [asdict(result) for result in part], table(part), command)
 
 
 def show(result: Result) -> None:

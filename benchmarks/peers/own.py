@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from doubly.latents import LikelihoodConfig, log_likelihood, normalised, propose
+from doubly.latents.annealing import Annealing
 from doubly.latents.importance import log_mean_weight
+from doubly.latents.memory import unpack
 from doubly.latents.pair import Pair
 from doubly.latents.sweep import sweep
 from doubly.layers.chain import Chain, Values
@@ -23,6 +25,7 @@ RUNS = Path(__file__).parents[2] / "runs" / "reproduce"
 
 
 def method(task: Task) -> Method:
+    remembered = {"estimator": f"persistent:chains={task.states}", "resample": False, "theta_steps": 1}
     config = preset(
         "dsgnht-nais",
         model=",".join(task.model),
@@ -35,6 +38,7 @@ def method(task: Task) -> Method:
         friction=task.friction,
         prior=f"student-t:df={task.df},scale={task.scale}",
         batch=task.batch,
+        **(remembered if task.work == "remembered" else {}),
     )
     return build(config, Facts(task.widths[0], "binary", (task.widths[0],)))
 
@@ -92,13 +96,20 @@ class Own(Side):
     def run(self, times: int) -> None:
         self.state = self.beginning  # how long a step takes depends on the weights, which are not to drift away
         for _ in range(times):
-            if self.task.work == "step":
+            if self.task.work in ("step", "remembered"):
                 self.state = step(self.how, self.state, self.x, self.index, self.task.n_data)
             elif self.task.work == "score":
                 how = LikelihoodConfig(draws=self.task.score_draws)
                 self.scored = log_likelihood(Pair(self.how.model, self.theta, self.how.proposal, self.phi), self.x, how)
+            elif self.task.work == "anneal":
+                how = Annealing(temperatures=self.task.temperatures, chains=1)
+                pair = Pair(self.how.model, self.theta, self.how.proposal, self.phi)
+                self.scored = how.log_likelihood(pair, self.x, self.state.rng)
             else:
                 self.hidden = sweep(self.how.model, self.theta, self.x, self.hidden, self.state.rng)
+
+    def _states(self) -> list[Tensor]:
+        return [bits for name, bits in self.state.memory.items() if name.startswith("state.z")]
 
     def densities(self, arrays: Arrays) -> Arrays:
         theta, phi = self.theta.clone().requires_grad_(), self.phi.clone().requires_grad_()
@@ -120,11 +131,15 @@ class Own(Side):
         return found | named("theta_grad", model, theta_grad) | named("phi_grad", proposal, phi_grad)
 
     def summary(self) -> dict[str, float]:
-        if self.task.work == "score":
+        if self.task.work in ("score", "anneal"):
             return {"score": self.scored.log_likelihood.mean().item()}
         if self.task.work == "sweep":
             return {"ones": self.hidden[0].mean().item()}
-        return {
+        of_states = {
+            f"ones in {name}": unpack(bits, width).mean().item()
+            for name, bits, width in zip(("z1", "z2"), self._states(), self.task.widths[1:], strict=False)
+        }
+        return of_states | {
             "temperature": ((self.state.theta.u**2).mean() / self.task.eta).item(),
             "theta moved": (self.state.theta.theta - self.theta).square().mean().sqrt().item(),
             "phi moved": (self.state.phi.theta - self.phi).square().mean().sqrt().item(),

@@ -41,7 +41,11 @@ class Task:
     ones: float = 0.13
     """Share of ones in the data."""
     work: str = "step"
-    """What one run is: a training step, an evaluation (score) or a Gibbs sweep (sweep)."""
+    """What one run is: a training step, one with remembered states that are swept and compete with fresh draws
+    (remembered), an evaluation (score), annealing from the prior (anneal) or a Gibbs sweep (sweep)."""
+    states: int = 2
+    """Remembered for each row."""
+    temperatures: int = 100
     score_draws: int = 10_000
     run: str = ""
     """A folder of runs/reproduce that gives weights and rows; else they are those that a run starts from, and noise."""
@@ -94,9 +98,9 @@ def answer(side: Side, do: str, **given: Any) -> dict[str, Any]:
         np.savez(given["out"], **side.densities(dict(np.load(given["start"]))))
         return {}
     if do == "run":
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), time.process_time()
         side.run(given["times"])
-        return {"seconds": time.perf_counter() - begin}
+        return {"wall": time.perf_counter() - begin, "cpu": time.process_time() - cpu}
     if do == "summary":
         return side.summary()
     raise ValueError(f"a side can load, densities, run and summary, got {do!r}")

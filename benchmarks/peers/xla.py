@@ -15,6 +15,7 @@ import numpy as np
 from jax import Array, lax
 from jax.flatten_util import ravel_pytree
 
+from peers import xla_moves
 from peers.side import Arrays, Side, Task, serve
 
 Params = dict[str, Array]
@@ -224,18 +225,46 @@ def make_step(task: Task, layers: Callable[[Array], Any], phi_layers: Callable[[
         return (weigh(log_p - log_q) * log_q).sum(0).mean()
 
     def step(state: State, key: Array) -> tuple[State, None]:
-        theta, u, alpha, phi, m, v, t = state
         for_theta, for_noise, for_phi = jax.random.split(key, 3)
-        eta = task.eta
-        theta = theta + u
-        grad = prior_grad(task, theta) + task.n_data * jax.grad(theta_climb)(theta, phi, for_theta)
-        noise = jax.random.normal(for_noise, u.shape)
-        u = (1 - alpha) * u + eta * grad + math.sqrt(2 * task.friction * eta) * noise
-        alpha = alpha + (u**2 - eta)
-        grad, t = jax.grad(phi_climb)(phi, theta, for_phi), t + 1
-        m, v = 0.9 * m + 0.1 * grad, 0.999 * v + 0.001 * grad**2
-        phi = phi + task.phi_step * (m / (1 - 0.9**t)) / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-10)
-        return State(theta, u, alpha, phi, m, v, t), None
+        state = state._replace(theta=state.theta + state.u)
+        state = told(task, state, jax.grad(theta_climb)(state.theta, state.phi, for_theta), for_noise)
+        return adam(task, state, jax.grad(phi_climb)(state.phi, state.theta, for_phi)), None
+
+    return step
+
+
+def told(task: Task, state: State, grad: Array, key: Array) -> State:
+    """The thermostat after a gradient of the mean over rows."""
+    grad, noise = prior_grad(task, state.theta) + task.n_data * grad, jax.random.normal(key, state.u.shape)
+    u = (1 - state.alpha) * state.u + task.eta * grad + math.sqrt(2 * task.friction * task.eta) * noise
+    return state._replace(u=u, alpha=state.alpha + (u**2 - task.eta))
+
+
+def adam(task: Task, state: State, grad: Array) -> State:
+    m, v, t = 0.9 * state.m + 0.1 * grad, 0.999 * state.v + 0.001 * grad**2, state.t + 1
+    move = (m / (1 - 0.9**t)) / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-10)
+    return state._replace(phi=state.phi + task.phi_step * move, m=m, v=v, t=t)
+
+
+def make_remembered_step(
+    task: Task, layers: Callable[[Array], Any], phi_layers: Callable[[Array], Any], x: Array
+) -> Any:
+    """One step with remembered states, as a function of the state of the weights, those states and a key."""
+    estimate = xla_moves.remembered(
+        lambda theta, z: log_joint(task.model, layers(theta), [x, *z]),
+        lambda phi, z: log_proposal(task.proposal, phi_layers(phi), [x, *z]),
+        lambda phi, key: propose(task.proposal, phi_layers(phi), x, task.draws, key)[0],
+        layers,
+        x,
+    )
+
+    def step(carry: tuple[State, list[Array]], key: Array) -> tuple[tuple[State, list[Array]], None]:
+        state, states = carry
+        for_estimate, for_noise = jax.random.split(key)
+        theta = state.theta + state.u
+        found = estimate(theta, state.phi, states, for_estimate)
+        theta_moved = told(task, state._replace(theta=theta), found.theta_grad, for_noise)
+        return (adam(task, theta_moved, found.phi_grad), found.states), None
 
     return step
 
@@ -277,11 +306,23 @@ class XLA(Side):
         step = make_step(task, layers, phi_layers, self.x)
         self.steps = jax.jit(lambda state, keys: lax.scan(step, state, keys)[0])
         self.evaluate = jax.jit(functools.partial(score, task))
+        if task.work == "remembered":
+            self.states = propose(task.proposal, self.phi, self.x, task.states, self.key)[0]
+            remembered = make_remembered_step(task, layers, phi_layers, self.x)
+            self.remembered = jax.jit(lambda carry, keys: lax.scan(remembered, carry, keys)[0])
+        self.anneal = jax.jit(lambda key: xla_moves.anneal(self.theta, self.x, task.temperatures, 1, key))
 
     def run(self, times: int) -> None:
         self.key, key = jax.random.split(self.key)
         if self.task.work == "step":
             self.state = jax.block_until_ready(self.steps(self.state, jax.random.split(key, times)))
+        elif self.task.work == "remembered":
+            carry = self.start, self.states  # the weights begin anew and the states stay, as on the other side
+            found = self.remembered(carry, jax.random.split(key, times))
+            self.state, self.states = jax.block_until_ready(found)
+        elif self.task.work == "anneal":
+            for each in jax.random.split(key, times):
+                self.score = float(self.anneal(each))
         else:
             for each in jax.random.split(key, times):
                 self.score = float(self.evaluate(self.theta, self.phi, self.x, each))
@@ -315,13 +356,16 @@ class XLA(Side):
         )
 
     def summary(self) -> dict[str, float]:
-        if self.task.work == "score":
+        if self.task.work in ("score", "anneal"):
             return {"score": self.score}
+        of_states = {}
+        if self.task.work == "remembered":
+            of_states = {f"ones in z{i}": float(z.mean()) for i, z in enumerate(self.states, 1)}
 
         def moved(now: Array, then: Array) -> float:
             return float(jnp.sqrt(((now - then) ** 2).mean()))
 
-        return {
+        return of_states | {
             "temperature": float((self.state.u**2).mean() / self.task.eta),
             "theta moved": moved(self.state.theta, self.start.theta),
             "phi moved": moved(self.state.phi, self.start.phi),

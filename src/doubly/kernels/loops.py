@@ -15,7 +15,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, prange, types
 from numba.core import cgutils, event
 from numba.extending import intrinsic
-from numpy import float32, float64, int32, int64, uint32, uint64
+from numpy import float32, float64, int32, uint32, uint64
 
 from doubly.kernels.compiled import kernel
 
@@ -25,7 +25,9 @@ _exact = njit(forceinline=True, error_model="numpy", fastmath={"contract"})
 _row = njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
 _inlined = njit(forceinline=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
 # without memory of its own, a function need not count who holds an array, which takes longer than a short loop
-_uncounted = njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz"}, _nrt=False)  # type: ignore[call-overload]
+_free: Any = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}, "_nrt": False}
+_uncounted = njit(**_free)
+_uncounted_inlined = njit(forceinline=True, **_free)
 # the bodies of parallel loops are calls: whatever stands in them is slow to compile
 _kernel = kernel(parallel=True, error_model="numpy")
 
@@ -854,20 +856,27 @@ class _Announcement(event.Listener):
 event.register("numba:compile", _Announcement())
 
 
-# Gibbs sweeps. With c = sigmoid(-l), s = sigmoid(l) and G = e^W, unit k adds to the softplus of what it feeds
-#   sum_i softplus(l_i + W_ki) - softplus(l_i) = log prod_i (c_i + s_i G_ki)               if it is off, and
-#   sum_i softplus(l_i) - softplus(l_i - W_ki) = sum_i W_ki - log prod_i (s_i + c_i G_ki)  if it is on.
-# This takes no exponential and no difference, and one table of G serves both. Every factor is between 1 and G, so
-# every product of some of them is between e^-N and e^P, N and P being the sums of the negative and of the positive
-# weights among them: these tell, once for all rows, how many factors a product may have.
+# Gibbs sweeps. Every logit l is held as two numbers x, y > 0 with y / x = e^l. With G = e^W, unit k adds to the
+# softplus of what it feeds
+#   sum_i softplus(l_i + W_ki) - softplus(l_i) = log prod_i (x_i + y_i G_ki) - log prod_i (x_i + y_i)  if it is off, and
+#   sum_i softplus(l_i) - softplus(l_i - W_ki) = sum_i W_ki + log prod_i (x_i + y_i) - log prod_i (y_i + x_i G_ki)
+# if it is on. This takes no exponential and no difference, and one table of G serves both. To turn the unit over, y or
+# x is multiplied by G, and the product that is there already becomes that of x + y.
+#
+# Where x + y = 1, every factor is between 1 and G, so that every product of some of them is between e^-N and e^P, N and
+# P being the sums of the negative and of the positive weights among them: these tell, once for all rows, how many
+# factors a product may have. Units that are turned over spend of the same reach, until x and y are normalised again.
 
 GIBBS_ROWS = 4  # rows that go through the units side by side, so that G is fetched once for all of them
 GIBBS_LANES = 16  # products side by side, of every 16th factor each; blocks of logits are filled up to whole vectors
 GIBBS_GROUP = 32  # the factors of a product are whole groups
-# The sum of |W| over a lane, which is in single precision, and P and N of all lanes, which is in double precision. No
-# weight within reach is so steep that 2^-126 in the place of a smaller sigmoid would show.
+# The sum of |W| over a lane, which is in single precision, and P and N of all lanes, which is in double precision: of
+# one unit, and of one together with those turned over before it. No weight within reach is so steep that 2^-126 in the
+# place of a smaller sigmoid would show.
 GIBBS_LANE, GIBBS_ALL_LANES = float32(70), 640.0
+GIBBS_SPENT, GIBBS_ALL_SPENT = 85.0, 700.0
 GIBBS_FAR = float32(60)  # beyond this a logit has a sigmoid too small to be multiplied on
+GIBBS_LEAST = float32(2.0**-87)  # which is about that sigmoid
 
 
 @_inlined
@@ -876,15 +885,6 @@ def exp(x):
     power = min(max(float(x) * 1.4426950408889634, -126.0), 126.0)
     whole = np.rint(power)
     return exp2(float32(power - whole)) * int32(int32(int32(whole) + int32(127)) << int32(23)).view(float32)
-
-
-@_inlined
-def log_of_double(x):
-    """The natural logarithm of a positive normal double, to single precision; NaN stays NaN."""
-    bits = float64(x).view(int64)
-    exponent = int64((bits - int64(0x3FE6A09E667F3BCD)) >> int64(52))  # counted from sqrt(1/2)
-    rest = int64(bits - (exponent << int64(52))).view(float64)
-    return float(exponent) * 0.6931471805599453 + float(log(float32(rest))) if x == x else x
 
 
 # Two loops in the words of LLVM, which otherwise multiplies the lanes of a product in single precision as it does the
@@ -898,19 +898,58 @@ def _load(builder, array, place, i):
     return builder.load(builder.bitcast(start, vector.as_pointer()), align=4)
 
 
-def _over_lanes(builder, lanes, join):
-    """Join the upper half of the lanes with the lower until one is left."""
-    count = lanes.type.count
-    while count > 1:
-        count //= 2
-        halves = (range(count), range(count, 2 * count))
-        picks = [ir.Constant(ir.VectorType(ir.IntType(32), count), list(half)) for half in halves]
-        lanes = join(*(builder.shuffle_vector(lanes, lanes, pick) for pick in picks))
-    return builder.extract_element(lanes, ir.IntType(32)(0))
+def _picked(builder, a, b, lanes):
+    """These lanes of two vectors that stand one behind the other."""
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), lanes))
+
+
+def _over_lanes(builder, vectors, join):
+    """Join the lanes of each of 2^n vectors until one is left of each; gives back the vector of these."""
+    width, parts = vectors[0].type.count, 1  # every vector has so many parts, one behind the other, of so many lanes
+    while width > 1:
+        lanes = [part * width + lane for part in range(2 * parts) for lane in range(width // 2)]
+        if len(vectors) > 1:
+            pairs, parts = list(zip(vectors[::2], vectors[1::2], strict=True)), 2 * parts
+        else:
+            pairs, lanes = [(vectors[0], vectors[0])], lanes[: len(lanes) // 2]
+        width //= 2
+        vectors = [
+            join(_picked(builder, a, b, lanes), _picked(builder, a, b, [lane + width for lane in lanes]))
+            for a, b in pairs
+        ]
+    return vectors[0]
+
+
+# (log(1 + t) - t) / t^2, as in `log`
+LOG_COEFFICIENTS = (
+    0.09226649455, -0.1435230143, 0.1477500808, -0.1656202093, 0.1997445981, -0.2500205851, 0.3333364268, -0.4999999256
+)  # fmt: skip
+
+
+def _log_of_doubles(builder, x):
+    """The natural logarithms of positive normal doubles, to single precision; NaN stays NaN."""
+    count = x.type.count
+    whole, single = ir.VectorType(ir.IntType(64), count), ir.VectorType(ir.FloatType(), count)
+
+    def fused(a, b, c):
+        return builder.fadd(builder.fmul(a, b, flags=("contract",)), c, flags=("contract",))
+
+    bits = builder.bitcast(x, whole)
+    exponent = builder.sub(bits, whole([0x3FE6A09E667F3BCD] * count))  # counted from sqrt(1/2)
+    exponent = builder.ashr(exponent, whole([52] * count))
+    rest = builder.bitcast(builder.sub(bits, builder.shl(exponent, whole([52] * count))), x.type)
+    t = builder.fsub(builder.fptrunc(rest, single), single([1.0] * count))
+    q = single([LOG_COEFFICIENTS[0]] * count)
+    for coefficient in LOG_COEFFICIENTS[1:]:
+        q = fused(q, t, single([coefficient] * count))
+    of_rest = builder.fpext(fused(builder.fmul(t, t), q, t), x.type)
+    exponent = builder.sitofp(builder.trunc(exponent, ir.VectorType(ir.IntType(32), count)), x.type)
+    found = fused(exponent, x.type([0.6931471805599453] * count), of_rest)
+    return builder.select(builder.fcmp_unordered("uno", x, x), x, found)
 
 
 def _multiplier(rows: int) -> Any:
-    """For so many rows, prod_i x_i + y_i G_i; `starts` are where x and y of each row begin."""
+    """For so many rows, log prod_i (x_i + y_i G_i); `starts` are where x and y of each row begin."""
 
     @intrinsic
     def multiply(context, state, factors, g, n, *starts):
@@ -928,8 +967,9 @@ def _multiplier(rows: int) -> Any:
                     builder.store(builder.fmul(builder.load(product), term), product)
             wide = ir.VectorType(ir.DoubleType(), GIBBS_LANES)
             lanes = [builder.fpext(builder.load(product), wide) for product in products]
-            ends = [_over_lanes(builder, each, builder.fmul) for each in lanes]
-            return context.make_tuple(builder, signature.return_type, ends)
+            ends = _log_of_doubles(builder, _over_lanes(builder, lanes, builder.fmul))
+            each = [builder.extract_element(ends, ir.IntType(32)(row)) for row in range(rows)]
+            return context.make_tuple(builder, signature.return_type, each)
 
         result = types.UniTuple(types.float64, rows)
         return result(state, factors, g, n, types.StarArgTuple(starts)), generate
@@ -953,7 +993,7 @@ def _largest(context, W, place, n):
         with cgutils.for_range_slice(builder, n.type(0), n, n.type(GIBBS_LANES), n.type) as (i, _):
             w = _load(builder, W, place, i)
             builder.store(builder.fadd(builder.load(sums), larger(w, builder.fneg(w))), sums)
-        return _over_lanes(builder, builder.load(sums), larger)
+        return builder.extract_element(_over_lanes(builder, [builder.load(sums)], larger), ir.IntType(32)(0))
 
     return types.float32(W, place, n), generate
 
@@ -962,7 +1002,7 @@ _largest_lane: Any = intrinsic(_largest)
 
 
 @_uncounted
-def gibbs_table(W, k, first, count, start, end, padded, factors):
+def gibbs_exponentials(W, k, first, count, start, end, padded, factors):
     """W_k of a block, filled up with zeros, and G = e^W of it."""
     w, wide, g = W[k, first : first + count], padded[k, start:end], factors[k, start:end]
     for i in range(count):
@@ -983,25 +1023,32 @@ def gibbs_sums(W, k, start, end):
 
 
 @_uncounted
-def within_reach(W, k, start, end):
-    """Whether one product may have these factors; not if a weight is NaN."""
+def gibbs_reach(W, k, start, end):
+    """The largest sum of |W| over a lane, and the larger of P and N."""
     total, size = gibbs_sums(W, k, start, end)
-    all_lanes = (size + abs(total)) / 2  # the larger of P and N
-    return all_lanes <= GIBBS_ALL_LANES and _largest_lane(W, k * W.shape[1] + start, end - start) <= GIBBS_LANE
+    return float(_largest_lane(W, k * W.shape[1] + start, end - start)), (size + abs(total)) / 2
 
 
 @_uncounted
-def gibbs_unit(k, W, counts, starts, powers, padded, factors, ends, steep, gentle, sums):
+def within_reach(W, k, start, end):
+    """Whether one product may have these factors; not if a weight is NaN."""
+    lane, all_lanes = gibbs_reach(W, k, start, end)
+    return all_lanes <= GIBBS_ALL_LANES and lane <= GIBBS_LANE
+
+
+@_uncounted
+def gibbs_unit(k, W, counts, starts, padded, factors, ends, steep, gentle, reach, sums):
     """The table of unit k and the ends of its products; a group too steep for any product has one by itself.
 
-    sums_k is the sum of W_k, each as often as its block counts, but for what is in steep groups, which a gentle unit
-    does not have.
+    sums_k are the sums of W_k over each block, but for what is in steep groups, which a gentle unit does not have.
     """
-    sums[k], gentle[k], first, n = 0.0, True, 0, 0
+    gentle[k], reach[k], first, n = True, 0.0, 0, 0
     for block in range(counts.shape[0]):
-        start, last = starts[block], starts[block + 1]
-        gibbs_table(W, k, first, counts[block], start, last, padded, factors)
+        start, last, sums[k, block] = starts[block], starts[block + 1], 0.0
+        gibbs_exponentials(W, k, first, counts[block], start, last, padded, factors)
         first += counts[block]
+        lane, all_lanes = gibbs_reach(padded, k, start, last)
+        reach[k] = max(reach[k], lane / GIBBS_SPENT, all_lanes / GIBBS_ALL_SPENT)
         while start < last:
             end = last
             fits = within_reach(padded, k, start, end)
@@ -1012,7 +1059,7 @@ def gibbs_unit(k, W, counts, starts, powers, padded, factors, ends, steep, gentl
                     end = min(end + GIBBS_GROUP, last)
             steep[k, n], gentle[k] = not fits, gentle[k] and fits
             if fits:
-                sums[k] += powers[block] * gibbs_sums(padded, k, start, end)[0]
+                sums[k, block] += gibbs_sums(padded, k, start, end)[0]
             ends[k, n], start, n = end, end, n + 1
 
 
@@ -1035,82 +1082,86 @@ def gibbs_careful(logits, t, W, k, start, end, change):
     return float(total)
 
 
-@_uncounted
-def gibbs_multiply(product, rows, n, on, state, factors, k, start, end, wide):
-    """The products of rows from start to end; (x, y) is (c, s) where the unit is off and (s, c) where it is on."""
-    at, count, x, y = k * wide + start, end - start, start, start + wide
+@_uncounted_inlined
+def gibbs_multiply(n, x, y, state, factors, place, start, end):
+    """The logarithms of the products of n rows from start to end, whose x and y begin at these places; 0 beyond n."""
+    count, p, q, r, s = end - start, 0.0, 0.0, 0.0, 0.0
+    place, a, b, c, d = place + start, x[0] + start, y[0] + start, x[1] + start, y[1] + start
     if n == 4:
-        a, b, c, d = on[0] * wide, on[1] * wide, on[2] * wide, on[3] * wide
-        product[0], product[1], product[2], product[3] = _four_rows(
-            state, factors, at, count, x + a, y - a, x + 2 * wide + b, y + 2 * wide - b, x + 4 * wide + c,
-            y + 4 * wide - c, x + 6 * wide + d, y + 6 * wide - d
-        )  # fmt: skip
-        return
-    for i in range(0, n - 1, 2):
-        t, r = rows[i], rows[i + 1]
-        a, b, c, d = 2 * t * wide, on[t] * wide, 2 * r * wide, on[r] * wide
-        product[t], product[r] = _two_rows(state, factors, at, count, x + a + b, y + a - b, x + c + d, y + c - d)
-    if n % 2 == 1:
-        t = rows[n - 1]
-        a, b = 2 * t * wide, on[t] * wide
-        product[t] = _one_row(state, factors, at, count, x + a + b, y + a - b)[0]
+        e, f, g, h = x[2] + start, y[2] + start, x[3] + start, y[3] + start
+        return _four_rows(state, factors, place, count, a, b, c, d, e, f, g, h)
+    if n == 1:
+        (p,) = _one_row(state, factors, place, count, a, b)
+    else:
+        p, q = _two_rows(state, factors, place, count, a, b, c, d)
+    if n == 3:
+        (r,) = _one_row(state, factors, place, count, x[2] + start, y[2] + start)
+    return p, q, r, s
 
 
-@_uncounted
-def gibbs_fed(k, rows, n, on, state, logits, W, factors, ends, steep, starts, powers, product, total):
-    """sum_i c_i [softplus(l_i where unit k is turned over) - softplus(l_i)] of n rows, but for sums_k."""
-    start, number = 0, 0
-    for t in range(GIBBS_ROWS):
-        total[t] = 0.0
+@_uncounted_inlined
+def gibbs_fed(k, rows, n, on, x, y, state, logits, W, factors, ends, steep, starts, powers, total):
+    """sum_i c_i [softplus(l_i where unit k is turned over) - softplus(l_i)] of n rows, but for the sums of W_k.
+
+    Gentle units leave out the products of x + y, too.
+    """
+    start, number, p, q, r, s = 0, 0, 0.0, 0.0, 0.0, 0.0
+    for i in range(n):
+        total[i] = 0.0
     for block in range(powers.shape[0]):
         while start < starts[block + 1]:
             end = ends[k, number]
             if steep[k, number]:
                 for i in range(n):
-                    t = rows[i]
-                    flip = float32(1 - 2 * on[t])
-                    total[t] += powers[block] * gibbs_careful(logits, t, W, k, start, end, flip)
+                    flip = float32(1 - 2 * on[i])
+                    total[i] += powers[block] * gibbs_careful(logits, rows[i], W, k, start, end, flip)
             else:
-                gibbs_multiply(product, rows, n, on, state, factors, k, start, end, W.shape[1])
-                for t in range(GIBBS_ROWS):  # those not asked for, too, so that it is one vector
-                    total[t] += powers[block] * log_of_double(product[t])
+                a, b, c, d = gibbs_multiply(n, x, y, state, factors, k * W.shape[1], start, end)
+                p += powers[block] * a
+                q += powers[block] * b
+                r += powers[block] * c
+                s += powers[block] * d
             start, number = end, number + 1
+    total[0] += p
+    total[1] += q
+    total[2] += r
+    total[3] += s
 
 
 @_uncounted
 def gibbs_start(logits, state, t):
-    """c and s of row t from its logits. Gives back whether one of these is far out."""
+    """x and y of row t from its logits, x + y = 1. Gives back whether one of these is far out."""
     a, n = logits[t], logits.shape[1]
-    c, s, far = state[2 * t * n : (2 * t + 1) * n], state[(2 * t + 1) * n : (2 * t + 2) * n], int32(0)
+    x, y, far = state[2 * t * n : (2 * t + 1) * n], state[(2 * t + 1) * n : (2 * t + 2) * n], int32(0)
     for i in range(a.shape[0]):
         logit = a[i]
         e = exp_minus_abs(logit)
         larger = ONE / (ONE + e)
-        c[i] = larger if logit < ZERO else e * larger
-        s[i] = e * larger if logit < ZERO else larger
+        x[i] = larger if logit < ZERO else e * larger
+        y[i] = e * larger if logit < ZERO else larger
         far = int32(far | int32(abs(logit) > GIBBS_FAR))
     return far != 0
 
 
 @_uncounted
-def gibbs_follow(logits, state, t, on, W, factors, k):
-    """Turn unit k of row t over: (c, s) becomes (c, s G) / (c + s G) or, if it was on, (s, c) (s, c G) / (s + c G).
-
-    That takes no exponential, and loses no more than the rounding of the logits does. Gives back whether one of these
-    is far out.
-    """
-    n, change = W.shape[1], float32(1 - 2 * on)
-    x, y = state[(2 * t + on) * n : (2 * t + on + 1) * n], state[(2 * t + 1 - on) * n : (2 * t + 2 - on) * n]
-    a, w, g, far = logits[t], W[k], factors[k * n : (k + 1) * n], int32(0)
-    for i in range(w.shape[0]):
-        logit = a[i] + change * w[i]
-        moved = y[i] * g[i]
-        share = ONE / (x[i] + moved)
-        a[i] = logit
-        x[i] *= share
-        y[i] = moved * share
-        far = int32(far | int32(abs(logit) > GIBBS_FAR))
+def gibbs_normalise(state, t, n):
+    """Make x + y of row t 1 again. Gives back whether a number has become too small to be relied on."""
+    x, y, far = state[2 * t * n : (2 * t + 1) * n], state[(2 * t + 1) * n : (2 * t + 2) * n], int32(0)
+    for i in range(x.shape[0]):
+        share = ONE / (x[i] + y[i])
+        a, b = x[i] * share, y[i] * share
+        far = int32(far | int32(min(min(x[i], y[i]), min(a, b)) < GIBBS_LEAST))
+        x[i] = a
+        y[i] = b
     return far != 0
+
+
+@_uncounted
+def gibbs_turn(state, place, factors, k, n):
+    """y, or x of a unit that was on, times G."""
+    x, g = state[place : place + n], factors[k * n : (k + 1) * n]
+    for i in range(x.shape[0]):
+        x[i] *= g[i]
 
 
 @_uncounted
@@ -1120,57 +1171,125 @@ def gibbs_add(out, t, change, source, k):
         f[j] += change * v[j]
 
 
-@_row
-def gibbs_load(row, t, field, logits, counts, starts, f, a, noise, low, high):
-    """Field, logits and noise of a row."""
-    f[t] = field[row % field.shape[0]]
-    noise[t] = logistic_noise(f.shape[1], row, low, high)[: f.shape[1]]
-    first = 0
+@_uncounted
+def gibbs_follow(logits, t, behind, value, row, W):
+    """Bring the logits of a row, which are those of the values `behind`, up to its present ones."""
+    for k in range(value.shape[1]):
+        if behind[t, k] != value[row, k]:
+            gibbs_add(logits, t, value[row, k] - behind[t, k], W, k)
+            behind[t, k] = value[row, k]
+
+
+@_uncounted
+def gibbs_copy(out, t, start, source, row, first, count):
+    """Part of a row, in one loop: Numba copies slices number by number."""
+    a, b = out[t, start : start + count], source[row, first : first + count]
+    for i in range(a.shape[0]):
+        a[i] = b[i]
+
+
+@_uncounted
+def gibbs_load(row, t, value, field, logits, counts, starts, behind, f, a):
+    """Value, field and logits of a row."""
+    gibbs_copy(behind, t, 0, value, row, 0, value.shape[1])
+    gibbs_copy(f, t, 0, field, row % field.shape[0], 0, field.shape[1])
+    first, last = 0, 0
     for block in range(counts.shape[0]):
-        count, start = counts[block], starts[block]
-        a[t, start : start + count] = logits[row % logits.shape[0], first : first + count]
+        count, start, last = counts[block], starts[block], starts[block + 1]
+        gibbs_copy(a, t, start, logits, row % logits.shape[0], first, count)
+        for i in range(start + count, last):
+            a[t, i] = ZERO
         first += count
 
 
 @_row
+def aligned(size):
+    """Memory that begins with a cache line: a vector that lies across two takes twice as long to load."""
+    memory = np.empty(size + GIBBS_LANES, float32)
+    skipped = (64 - memory.ctypes.data % 64) % 64 // 4
+    return memory[skipped : skipped + size]
+
+
+@_uncounted
+def gibbs_renew(k, rows, n, first, value, behind, a, state, far, whole, spent, W, gentle, reach):
+    """Make x and y of rows fit for the products of unit k, and their logits for it if it is not gentle."""
+    for i in range(n):
+        t = rows[i]
+        if spent[t] > 0.0 and (spent[t] + reach[k] > 1.0 or not gentle[k]):
+            far[t], whole[t], spent[t] = gibbs_normalise(state, t, W.shape[1]), 0.0, 0.0
+        if far[t] or not gentle[k]:
+            gibbs_follow(a, t, behind, value, first + t, W)
+        if far[t]:
+            far[t] = gibbs_start(a, state, t)
+
+
+@_uncounted
+def gibbs_units(  # noqa: C901 - one hot loop
+    first, count, value, chosen, choice, behind, f, noise, a, state, far, W, factors, ends, steep, gentle, reach, sums,
+    V, log_odds, starts, powers, rows, on, x, y, total, whole, spent
+):  # fmt: skip
+    """Draw the units of a few rows, one after the other."""
+    width, n_fed = value.shape[1], W.shape[1]
+    for k in range(width):
+        n, most = 0, 0.0
+        for t in range(count):
+            if chosen.shape[0] == 0 or chosen[choice[t], k] != 0:
+                here = 1 if value[first + t, k] != ZERO else 0
+                rows[n], on[n], x[n], y[n] = t, here, (2 * t + here) * n_fed, (2 * t + 1 - here) * n_fed
+                most, n = max(most, spent[t]), n + 1
+            else:
+                log_odds[first + t, k] = float32(np.nan)
+        if n == 0:
+            continue
+        if most + reach[k] > 1.0 or not gentle[k]:
+            gibbs_renew(k, rows, n, first, value, behind, a, state, far, whole, spent, W, gentle, reach)
+        gibbs_fed(k, rows, n, on, x, y, state, a, W, factors, ends, steep, starts, powers, total)
+        sum_k = 0.0
+        for block in range(powers.shape[0]):
+            sum_k += powers[block] * sums[k, block]
+        for i in range(n):
+            t, here = rows[i], on[i]
+            fed = total[i] - whole[t]
+            odds = f[t, k] - float32(sum_k - fed if here else fed)
+            log_odds[first + t, k] = odds
+            new = 1 if odds > noise[t, k] else 0
+            if new != here:
+                value[first + t, k] = float32(new)
+                if gentle[k] and not far[t]:
+                    gibbs_turn(state, y[i], factors, k, n_fed)
+                    whole[t], spent[t] = total[i], spent[t] + reach[k]
+                else:
+                    gibbs_follow(a, t, behind, value, first + t, W)
+                    far[t], whole[t], spent[t] = gibbs_start(a, state, t), 0.0, 0.0
+                if V.shape[0] > 0:
+                    gibbs_add(f, t, float32(new - here), V, k)
+
+
+@_row
 def gibbs_rows(
-    first, value, field, logits, chosen, W, factors, ends, steep, gentle, sums, V, log_odds, counts, starts,
+    first, value, field, logits, chosen, W, factors, ends, steep, gentle, reach, sums, V, log_odds, counts, starts,
     powers, low, high
 ):  # fmt: skip
     """Sweep a few rows."""
-    count, width = min(GIBBS_ROWS, value.shape[0] - first), value.shape[1]
-    a, state = np.zeros((GIBBS_ROWS, W.shape[1]), float32), np.empty(GIBBS_ROWS * 2 * W.shape[1], float32)
-    f, noise = np.empty((GIBBS_ROWS, width), float32), np.empty((GIBBS_ROWS, width), float32)
-    rows, on, far = np.zeros(GIBBS_ROWS, np.int64), np.zeros(GIBBS_ROWS, np.int64), np.zeros(GIBBS_ROWS, np.bool_)
-    product, total = np.ones(GIBBS_ROWS, float64), np.zeros(GIBBS_ROWS, float64)
+    count, width, n_fed = min(GIBBS_ROWS, value.shape[0] - first), value.shape[1], W.shape[1]
+    state, a = aligned(GIBBS_ROWS * 2 * n_fed), np.empty((GIBBS_ROWS, n_fed), float32)
+    units = np.empty((3, GIBBS_ROWS, width), float32)
+    behind, f, noise = units[0], units[1], units[2]
+    # of the rows that draw a unit: which they are, whether it is on, where x and y are
+    places = np.zeros((5, GIBBS_ROWS), np.int64)
+    rows, on, x, y, choice = places[0], places[1], places[2], places[3], places[4]
+    # what comes of their products; and of every row log prod x + y, and what has been spent of the reach
+    sums_of = np.zeros((3, GIBBS_ROWS), float64)
+    total, whole, spent, far = sums_of[0], sums_of[1], sums_of[2], np.zeros(GIBBS_ROWS, np.bool_)
     for t in range(count):
-        gibbs_load(first + t, t, field, logits, counts, starts, f, a, noise, low, high)
+        gibbs_load(first + t, t, value, field, logits, counts, starts, behind, f, a)
+        gibbs_copy(noise, t, 0, logistic_noise(width, first + t, low, high).reshape((1, -1)), 0, 0, width)
         far[t] = gibbs_start(a, state, t)
-    for k in range(width):
-        n = 0
-        for t in range(count):
-            if chosen.shape[0] == 0 or chosen[(first + t) % chosen.shape[0], k] != 0:
-                on[t] = 1 if value[first + t, k] != ZERO else 0
-                rows[n], n = t, n + 1
-            else:
-                log_odds[first + t, k] = float32(np.nan)
-        gibbs_fed(k, rows, n, on, state, a, W, factors, ends, steep, starts, powers, product, total)
-        for i in range(n):
-            t = rows[i]
-            odds = f[t, k] - float32(sums[k] - total[t] if on[t] else total[t])
-            log_odds[first + t, k] = odds
-            new = 1 if odds > noise[t, k] else 0
-            if new != on[t]:
-                value[first + t, k] = float32(new)
-                if gentle[k] and not far[t]:
-                    far[t] = gibbs_follow(a, state, t, on[t], W, factors, k)
-                else:
-                    gibbs_add(a, t, float32(new - on[t]), W, k)
-                    far[t] = True
-                if far[t]:
-                    far[t] = gibbs_start(a, state, t)
-                if V.shape[0] > 0:
-                    gibbs_add(f, t, float32(new - on[t]), V, k)
+        choice[t] = (first + t) % max(chosen.shape[0], 1)
+    gibbs_units(
+        first, count, value, chosen, choice, behind, f, noise, a, state, far, W, factors, ends, steep, gentle, reach,
+        sums, V, log_odds, starts, powers, rows, on, x, y, total, whole, spent
+    )  # fmt: skip
 
 
 @_kernel
@@ -1185,14 +1304,15 @@ def gibbs(value, field, logits, chosen, W, V, log_odds, counts, powers, low, hig
         starts[block + 1] = starts[block] + (counts[block] + GIBBS_LANES - 1) // GIBBS_LANES * GIBBS_LANES
     units, length = W.shape[0], starts[counts.shape[0]]
     most = length // GIBBS_GROUP + counts.shape[0]
-    padded, factors = np.empty((units, length), float32), np.empty((units, length), float32)
+    flat = aligned(units * length)
+    padded, factors = np.empty((units, length), float32), flat.reshape((units, length))
     ends, steep = np.empty((units, most), np.int64), np.empty((units, most), np.bool_)
-    gentle, sums = np.empty(units, np.bool_), np.empty(units, float64)
+    gentle, reach = np.empty(units, np.bool_), np.empty(units, float64)
+    sums = np.empty((units, counts.shape[0]), float64)
     for k in prange(units):
-        gibbs_unit(k, W, counts, starts, powers, padded, factors, ends, steep, gentle, sums)
-    flat = factors.reshape(-1)
+        gibbs_unit(k, W, counts, starts, padded, factors, ends, steep, gentle, reach, sums)
     for tile in prange((value.shape[0] + GIBBS_ROWS - 1) // GIBBS_ROWS):
         gibbs_rows(
-            tile * GIBBS_ROWS, value, field, logits, chosen, padded, flat, ends, steep, gentle, sums, V, log_odds,
-            counts, starts, powers, low, high
+            tile * GIBBS_ROWS, value, field, logits, chosen, padded, flat, ends, steep, gentle, reach, sums, V,
+            log_odds, counts, starts, powers, low, high
         )  # fmt: skip

@@ -13,11 +13,13 @@ from functools import cached_property
 from typing import ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from doubly.kernels import bernoulli
 from doubly.latents.pair import Pair
 from doubly.latents.sweep import Odds, Powers, is_swept, log_odds, sweep_path
-from doubly.layers import Chain, Values
+from doubly.layers import Chain, LogOdds, Values
 
 Start = Literal["prior", "proposal"]
 
@@ -49,8 +51,43 @@ class Path(ABC):
         """Whether values of any of these rows are missing."""
         return bool(self.x.isnan().any())
 
+    def data_logits(self, latents: Values) -> Tensor | None:
+        """The logits of complete rows given z1, where they are linear in it alone: a sweep begins with the same ones.
+
+        Those of the latents that were asked for last are kept.
+        """
+        odds = self._data_odds
+        if odds is None or not latents:
+            return None
+        if self._last.get("latents") is not latents[0]:
+            self._last.update(latents=latents[0], logits=F.linear(latents[0], odds.given, odds.bias))
+        return self._last["logits"]
+
+    @cached_property
+    def _last(self) -> dict[str, Tensor]:
+        return {}
+
+    @cached_property
+    def _data_odds(self) -> LogOdds | None:
+        """The log-odds of a factorised data layer, whose weights lie in memory as sweeps read them."""
+        layer, params = self.pair.data_layer
+        odds = layer.linear_log_odds(params)
+        if odds is None or odds.before is not None or self.has_missing:
+            return None
+        return odds._replace(given=odds.given.T.contiguous().T)
+
+    def _with_data(self, odds: Odds) -> Odds:
+        """With what is the same for all sweeps of these rows."""
+        data = self._data_odds
+        if data is None:
+            return odds
+        return odds._replace(model=[data, *odds.model[1:]], of_data=F.linear(self.x, data.given.T))
+
     def log_prob_data(self, latents: Values) -> Tensor:
         """log p(x_observed | z) (chains, rows)."""
+        logits = self.data_logits(latents)
+        if logits is not None:
+            return bernoulli.log_prob(logits, self.x)
         (layer, params), given = self.pair.data_layer, self.pair.given(latents)
         given = given if latents else given.expand(1, 1, 0)  # without latents there is one chain, which knows all
         log_prob = layer.log_prob_observed if self.has_missing else layer.log_prob
@@ -91,7 +128,7 @@ class FromPrior(Path):
 
     @cached_property
     def _odds(self) -> Odds:
-        return Odds(log_odds(self.pair.model, self.pair.theta))
+        return self._with_data(Odds(log_odds(self.pair.model, self.pair.theta)))
 
     def draw(self, chains: int, rng: torch.Generator) -> Values:
         chain, theta = self._prior
@@ -106,7 +143,8 @@ class FromPrior(Path):
         return chain.log_prob(theta, latents) + beta * self.log_ratio(latents)
 
     def sweep(self, latents: Values, beta: float, rng: torch.Generator) -> Values:
-        return sweep_path(self._odds, self.x, latents, rng, Powers(data=beta))
+        logits = self.data_logits(latents)
+        return sweep_path(self._odds, self.x, latents, rng, Powers(data=beta), logits=logits)
 
 
 @dataclass(frozen=True)
@@ -131,7 +169,7 @@ class FromProposal(Path):
     @cached_property
     def _odds(self) -> Odds:
         proposal = log_odds(self.pair.proposal, self.pair.phi)[::-1]  # which ends in the top layer
-        return Odds(log_odds(self.pair.model, self.pair.theta), proposal)
+        return self._with_data(Odds(log_odds(self.pair.model, self.pair.theta), proposal))
 
     def draw(self, chains: int, rng: torch.Generator) -> Values:
         return self.pair.proposal.draw(self.pair.phi, self._given, rng, chains).values[::-1]
@@ -144,7 +182,8 @@ class FromProposal(Path):
 
     def sweep(self, latents: Values, beta: float, rng: torch.Generator) -> Values:
         seen = self.pair.proposal.seen(self._given)
-        return sweep_path(self._odds, self.x, latents, rng, Powers(beta, beta, 1 - beta), seen=seen)
+        powers, logits = Powers(beta, beta, 1 - beta), self.data_logits(latents)
+        return sweep_path(self._odds, self.x, latents, rng, powers, seen=seen, logits=logits)
 
     def _log_p(self, latents: Values) -> Tensor:
         return self.pair.model.log_prob_latents(self.pair.theta, latents) + self.log_prob_data(latents)

@@ -38,6 +38,8 @@ class Odds(NamedTuple):
 
     model: list[LogOdds]
     proposal: Sequence[LogOdds] = ()
+    of_data: Tensor | None = None
+    """What complete rows x add to the field of z1, where it was computed before: x times the weights of x given z1."""
 
 
 def sweep(
@@ -56,17 +58,21 @@ def sweep_path(
     powers: Powers,
     chosen: Values | None = None,
     seen: Tensor | None = None,
+    logits: Tensor | None = None,
 ) -> Values:
     """One sweep over all latent layers (…, H), from the bottom to the top; x broadcasts with them.
 
     `chosen`, for each layer (…, H), says which units are drawn; by default all are. The choice must not depend on z.
-    `seen` is what the proposal is given in the place of x.
+    `seen` is what the proposal is given in the place of x. `logits` are those of complete rows x given the present z1,
+    where the caller has them.
     """
     values = [x, *latents, nothing(odds.model[0].bias)]
     for level in range(1, len(odds.model)):
         above, under = values[level + 1], values[level - 1]
         own = [_Factor(odds.model[level], above, powers.prior)]
-        fed = [_Factor(odds.model[level - 1], under, powers.data if level == 1 else powers.prior)]
+        fed = [_Factor(odds.model[level - 1], under, powers.prior)]
+        if level == 1:
+            fed = [_Factor(odds.model[0], x, powers.data, logits, odds.of_data)]
         if powers.proposal:
             given = seen if level == 1 and seen is not None else under
             own.append(_Factor(odds.proposal[level - 1], given, powers.proposal))
@@ -84,6 +90,9 @@ class _Factor(NamedTuple):
     other: Tensor
     """What the layer is given, if the units are its values; its values, if the units are what it is given."""
     power: float
+    logits: Tensor | None = None
+    """Those of a layer that is given the units, and what its values add to their field, where these are known."""
+    added: Tensor | None = None
 
 
 def _sweep_layer(
@@ -95,22 +104,17 @@ def _sweep_layer(
     """
     field, V = value.new_zeros(()), None
     blocks: list[tuple[Tensor, Tensor, float]] = []  # logits, how the units enter them, power
-    for odds, given, power in own:
+    for odds, given, power, *_ in own:
         logits = F.linear(given, odds.given, odds.bias)
         field = field + power * logits
         if odds.before is not None:  # the units feed each other as they feed the layer below
             square = power * (odds.before + odds.before.T)
             V = square if V is None else V + square
             blocks.append((logits + F.linear(value, odds.before), odds.before.T, power))
-    for i, (odds, child, power) in enumerate(fed):
-        logits = F.linear(value, odds.given, odds.bias)
-        if odds.before is not None:
-            logits = logits + F.linear(child, odds.before)
-        missing = child.isnan()
-        if not missing.is_cpu or missing.any():  # a device is not asked: that would make the step wait
-            child, logits = child.masked_fill(missing, 0), logits.masked_fill(missing, NEVER)
-        field = field + power * F.linear(child, odds.given.T)
-        blocks.insert(i, (logits, odds.given.T, power))
+    for i, factor in enumerate(fed):
+        logits, added = _fed(value, factor)
+        field = field + factor.power * added
+        blocks.insert(i, (logits, factor.odds.given.T, factor.power))
     if V is not None:
         field = field + F.linear(value, V)
     shape = value.shape[:-1]
@@ -118,6 +122,21 @@ def _sweep_layer(
     W = torch.cat([into for _, into, _ in blocks], -1) if len(blocks) > 1 else blocks[0][1]
     counts = tuple((into.shape[1], power) for _, into, power in blocks)
     return gibbs.sweep(value, field, logits, W, V, rng, counts, chosen).value
+
+
+def _fed(value: Tensor, factor: _Factor) -> tuple[Tensor, Tensor]:
+    """The logits of a layer that is given the units, and what its values add to their field."""
+    odds, child, _, logits, added = factor
+    if logits is None:
+        logits = F.linear(value, odds.given, odds.bias)
+        if odds.before is not None:
+            logits = logits + F.linear(child, odds.before)
+    if added is None:
+        missing = child.isnan()
+        if not missing.is_cpu or missing.any():  # a device is not asked: that would make the step wait
+            child, logits = child.masked_fill(missing, 0), logits.masked_fill(missing, NEVER)
+        added = F.linear(child, odds.given.T)
+    return logits, added
 
 
 def log_odds(chain: Chain, theta: Tensor) -> list[LogOdds]:
