@@ -16,7 +16,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "data": ("pooch", "requests", "PIL"),
     "parquet": ("pyarrow",),
     "xlsx": ("openpyxl",),
-    "arviz": ("arviz", "xarray", "h5netcdf"),
+    "arviz": ("arviz", "xarray", "h5netcdf", "h5py"),
     "serve": ("starlette", "uvicorn"),
     "hub": ("huggingface_hub",),
     "tensorboard": ("tensorboard",),
