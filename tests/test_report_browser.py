@@ -7,6 +7,7 @@ import pytest
 
 import doubly
 from browser import PROGRAM, Browser
+from chromium import AXE, needs_axe
 from doubly.analysis.report import make
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="no Chromium here: apt-get install chromium")
@@ -59,6 +60,15 @@ def test_it_fits_loads_and_can_be_read(browser, page, wide, dark):
     assert min(sizes) > 7
     contrast, text = browser.ask(CONTRASTS)
     assert contrast >= READABLE, text
+
+
+@needs_axe
+@pytest.mark.parametrize("wide", [1400, 390])
+def test_axe_finds_nothing_worth_a_word(browser, page, wide):
+    browser.open(page, wide)
+    browser.ask(f"{AXE.read_text()}; 1")
+    said = "axe.run().then(found => found.violations.map(each => `${each.impact} ${each.id}: ${each.nodes[0].html}`))"
+    assert browser.ask(said) == []
 
 
 def test_dark_is_dark(browser, page):
