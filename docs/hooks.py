@@ -55,6 +55,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return rows.sub(lambda row: re.sub(r"(?<=\d) ± (?=\d)", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}", row[0]), linked)
 
 
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Name the search for screen readers."""
+    search = 'data-md-component="search" role="dialog"'
+    return output.replace(search, f'{search} aria-label="Search"')
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     """Give the search an index that can be read without a server, and refuse a site that needs a network."""
     search = Path(config.site_dir) / "search"
