@@ -56,9 +56,10 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
-    """Name the search for screen readers."""
+    """Name the search for screen readers, and let the keyboard reach code, whose long lines scroll."""
     search = 'data-md-component="search" role="dialog"'
-    return output.replace(search, f'{search} aria-label="Search"')
+    named = output.replace(search, f'{search} aria-label="Search"')
+    return named.replace("<pre><span></span><code>", '<pre tabindex="0"><span></span><code>')
 
 
 def on_post_build(config: MkDocsConfig) -> None:
