@@ -55,6 +55,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return rows.sub(lambda row: re.sub(r"(?<=\d) ± (?=\d)", "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}", row[0]), linked)
 
 
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Name the search for screen readers, and let the keyboard reach code, whose long lines scroll."""
+    search = 'data-md-component="search" role="dialog"'
+    named = output.replace(search, f'{search} aria-label="Search"')
+    return named.replace("<pre><span></span><code>", '<pre tabindex="0"><span></span><code>')
+
+
 def on_post_build(config: MkDocsConfig) -> None:
     """Give the search an index that can be read without a server, and refuse a site that needs a network."""
     search = Path(config.site_dir) / "search"

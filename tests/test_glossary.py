@@ -22,6 +22,9 @@ INSTEAD = {word: entry.word for entry in PAGE["GLOSSARY"] for word in entry.give
 # (file, name): why a word given up is the right one there
 EXCEPTIONS = {
     ("analysis/report/figures.py", "height"): "of a picture, in inches",
+    ("analysis/hub.py", "pull"): "from the Hub, as people say it",
+    ("analysis/hub.py", "Pulled"): "what came of it",
+    ("cli/hub.py", "Pull"): "its command",
 }
 
 

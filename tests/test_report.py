@@ -22,9 +22,11 @@ from doubly.analysis.evaluation import FiledEvaluation
 from doubly.analysis.report import figures, make
 from doubly.analysis.report.files import WRITERS, save_rows
 from doubly.analysis.report.mixture import CellKinds, best_mixture, fit_mixture
+from doubly.analysis.report.sections.cells import column_scores
 from doubly.analysis.report.sections.quality import result
 from doubly.analysis.report.sections.tables import association, distance
 from doubly.analysis.report.sections.training import curve, health, health_figures, trend, without_bad_start
+from doubly.analysis.report.story import Story
 from doubly.analysis.report.svg import heat_map, standalone
 from doubly.analysis.report.ways import simple_ways
 from doubly.cli import parser
@@ -183,6 +185,18 @@ def test_a_table_has_its_own_sections(table):
     for text in ("column alone", "nearest rows", "in 90% intervals", "cells to blame", "In samples of the model"):
         assert text in page
     assert (run.path / "figures" / "column-001.svg").exists()
+
+
+def test_cells_of_complete_rows_are_hidden_and_completed_too(tmp_path):
+    """The proposal of such a run knows of no missing cells: another one has to learn of them."""
+    lines = [f"{20 + i % 17}.5,{'ABC'[i % 3]},{i % 2}" for i in range(60)]
+    (tmp_path / "a.csv").write_text("\n".join(["age,town,member", *lines]) + "\n")
+    run = doubly.fit(tmp_path / "run", data=str(tmp_path / "a.csv"), hidden=(3,), epochs=4, collect=2, quiet=True)
+    story = Story.open(run.path)
+    assert not story.posterior.method.proposal.masked
+    scores = column_scores(story)
+    assert [each.cells > 0 for each in scores] == [True] * 3
+    assert np.isfinite([value for each in scores for value in each.error.values()]).all()
 
 
 def test_plain_tables_are_not_shown_as_pictures(tmp_path, capsys):

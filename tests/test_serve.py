@@ -500,7 +500,7 @@ def test_without_the_extra_one_line_says_what_to_install(folder, capsys, monkeyp
     monkeypatch.delitem(sys.modules, "doubly.serve.run", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     line = refused(capsys, "serve", str(folder / "image"))
-    assert line == 'doubly: doubly serve needs uvicorn: pip install "doubly[serve]"'
+    assert line == "doubly: doubly serve needs uvicorn, which is not here: pip install 'doubly[serve]'"
 
 
 def test_a_port_that_is_taken_and_a_folder_without_a_run_are_one_line(capsys, folder, tmp_path):

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from doubly.analysis.hub import pull, push
     from doubly.analysis.pool import Pooled, pool
     from doubly.core.errors import UserError
     from doubly.data import DATASETS, Data
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from doubly.samplers.schedules import SCHEDULES, Schedule
     from doubly.sklearn import DeepGenerativeModel, DeepImputer
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 # each name and where it lives: nothing is imported before it is used, so that the command line starts at once
 _HOMES = {
@@ -65,6 +66,8 @@ _HOMES = {
     "fit": "runs.fit",
     "load": "runs.fit",
     "pool": "analysis.pool",
+    "pull": "analysis.hub",
+    "push": "analysis.hub",
     "resume": "runs.fit",
 }
 
@@ -104,6 +107,8 @@ __all__ = [
     "fit",
     "load",
     "pool",
+    "pull",
+    "push",
     "resume",
 ]
 

@@ -21,5 +21,7 @@ table_runs      what a run has learnt of a table, ready to answer cell by cell
 table_files     `doubly fill`, `doubly odd`: tables in files
 laws            what members of the registries keep, for `doubly check`
 verify          the state of a run folder, and what can be kept of a damaged one
+card            the model card of a run, from its report
+hub             push and pull: runs on the Hugging Face Hub
 profile         where the time of a training step goes
 """

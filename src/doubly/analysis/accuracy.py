@@ -10,6 +10,7 @@ import numpy as np
 
 from doubly.analysis.results import plain
 from doubly.core.errors import UserError
+from doubly.core.extras import extra
 from doubly.core.types import Hide, Of
 from doubly.data import Columns
 from doubly.latents.completions import ImputeConfig
@@ -153,8 +154,9 @@ def calibration_error(predicted: np.ndarray, truth: np.ndarray) -> float:
 
 def _simpler_imputers(width: int) -> dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]:
     """Functions of training rows and rows with missing values."""
-    from sklearn.experimental import enable_iterative_imputer  # noqa: F401 - without this import it does not exist
-    from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
+    with extra("sklearn", "the comparison with simpler imputers"):
+        from sklearn.experimental import enable_iterative_imputer  # noqa: F401 - without this import it does not exist
+        from sklearn.impute import IterativeImputer, KNNImputer, SimpleImputer
 
     def by(imputer: Any) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
         return lambda train, incomplete: np.asarray(imputer.fit(train).transform(incomplete))

@@ -15,22 +15,20 @@ from doubly.runs.folder import Run
 
 
 def inference_data(*paths: str | Path) -> Any:
-    """An arviz.InferenceData of the stored weights (posterior) and of the traces of the collected phase (sample_stats).
+    """Stored weights (group posterior) and traces of the collected phase (group sample_stats), for ArviZ.
 
-    Only some samples of the weights are stored, but the traces have a value for every epoch: the `draw` of one group is
-    not that of the other.
+    It is an InferenceData for ArviZ 0.x, and a DataTree for 1.x. Only some samples of the weights are stored, but the
+    traces have a value for every epoch: the `draw` of one group is not that of the other.
     """
     runs = [Run(path) for path in paths]
     check_same_target(runs)
     histories = [history(run) for run in runs]
     check_enough(histories)
     chains = [run.posterior() for run in runs]
-    found = dataclasses.replace(chains[0], others=chains[1:]).to_arviz()
     traces = collected(histories)
     samples = next(iter(traces.values())).shape[1]
     epochs = np.stack([history.epoch[history.collecting][-samples:] for history in histories])
-    found.add_groups(sample_stats=traces | {"epoch": epochs})
-    return found
+    return dataclasses.replace(chains[0], others=chains[1:]).to_arviz(traces | {"epoch": epochs})
 
 
 def save_inference_data(path: Path, *runs: str | Path) -> None:

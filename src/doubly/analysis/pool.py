@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from doubly.core.errors import UserError
+from doubly.core.extras import extra
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Pooled:
         """The lower and the upper end of a confidence interval."""
         if not 0 < level < 1:
             raise UserError(f"the level of an interval must lie between 0 and 1, got {level}")
+        with extra("sklearn", "an interval"):
+            from scipy import stats
         half = stats.t.ppf((1 + level) / 2, self.dof) * self.stderr
         return self.estimate - half, self.estimate + half
 

@@ -9,6 +9,7 @@ evaluate     evaluate, compare, curve, diagnose
 impute       sample, impute
 tables       fill, odd
 export       export
+hub          push, pull
 verify       verify, repair
 data         data
 report       report
@@ -19,6 +20,20 @@ check        check
 parser       the parser, and what becomes of errors
 """
 
-from doubly.cli.parser import main
+import sys
+
+from doubly.core.errors import UserError
+from doubly.core.extras import extra
 
 __all__ = ["main"]
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run one command; without the packages of the command line, say in one line what to install."""
+    try:
+        with extra("cli", "the command line"):
+            from doubly.cli import parser
+    except UserError as error:
+        print(f"doubly: {error}", file=sys.stderr)
+        sys.exit(2)
+    parser.main(args)

@@ -24,6 +24,7 @@ from doubly.cli.export import Export
 from doubly.cli.fit import Fit, Profile, Resume
 from doubly.cli.flags import check_flags, defaults, help_text
 from doubly.cli.formatting import allow_code
+from doubly.cli.hub import Pull, Push
 from doubly.cli.impute import Impute, Sample
 from doubly.cli.paper import Reproduce
 from doubly.cli.registries import List
@@ -47,6 +48,8 @@ COMMANDS: tuple[type, ...] = (
     Fill,
     Odd,
     Export,
+    Push,
+    Pull,
     Data,
     Report,
     Serve,

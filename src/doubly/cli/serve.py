@@ -7,9 +7,7 @@ from typing import Annotated
 import tyro
 
 from doubly.cli.formatting import AllowCode
-from doubly.core.errors import UserError
-
-EXTRA = ("starlette", "uvicorn")
+from doubly.core.extras import extra
 
 
 @dataclass(frozen=True)
@@ -37,12 +35,8 @@ class Serve:
         from doubly.runs.fit import use_threads
         from doubly.serve.model import opened
 
-        try:
+        with extra("serve", "doubly serve"):
             from doubly.serve.run import bound, serve
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] not in EXTRA:
-                raise
-            raise UserError(f'doubly serve needs {error.name}: pip install "doubly[serve]"') from None
         listening = bound(self.host, self.port)
         with listening, use_threads(self.threads):
             served = opened(self.folder, self.refit, self.allow_code)

@@ -1,6 +1,7 @@
 """What every room stands on; it knows nothing of models.
 
 errors       the exceptions that are the user's to mend
+extras       packages that only some answers need
 documented   what things say of themselves: texts of fields, tables for notebooks
 types        choices that go by name: literal types
 own_files    a user's own Python file: executed once, known by its checksum

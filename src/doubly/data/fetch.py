@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from doubly.core.errors import UserError
+from doubly.core.extras import extra
 
 
 class Remote(NamedTuple):
@@ -71,8 +72,9 @@ def tabular_home(stem: str) -> tuple[Remote, ...]:
 
 def fetch(remote: Remote, folder: Path) -> Path:
     """The file, from its home into the folder; nothing is left there of one that did not come whole or is another."""
-    import pooch
-    import requests
+    with extra("data", f"fetching {remote.name}"):
+        import pooch
+        import requests
 
     pooch.get_logger().setLevel("ERROR")  # it would warn of a checksum that is not known: said below, in our words
     print(f"fetching {remote.url} into {folder}", file=sys.stderr)

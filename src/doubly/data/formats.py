@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from doubly.core.errors import UserError
+from doubly.core.extras import extra
 from doubly.data.columns import Sheet, sheet_of
 from doubly.data.matlab import read_matrices
 
@@ -211,10 +212,8 @@ def _idx_size(path: Path) -> int:
 
 def read_parquet(path: Path) -> Sheet:
     """The table of a parquet file; rows are counted from 0."""
-    try:
+    with extra("parquet", f"reading {path}"):
         from pyarrow import parquet
-    except ImportError:
-        raise UserError(f"reading {path} needs pyarrow: install it with pip install 'doubly[parquet]'") from None
     about = parquet.read_metadata(path)
     check_memory(path, CELL * about.num_rows * about.num_columns)  # which a small file can have many of
     table = parquet.read_table(path)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from doubly.core.errors import UserError
+from doubly.core.extras import extra
 from doubly.core.types import Binarise
 from doubly.data.binarise import binarise
 from doubly.data.dataset import SPLITS, Data
@@ -26,7 +27,8 @@ Splits = dict[str, np.ndarray]
 
 def digits() -> Data:
     """scikit-learn's handwritten digits, 8x8, black where the grey is at least half: 1197/300/300 rows."""
-    from sklearn.datasets import load_digits
+    with extra("sklearn", "the data set digits"):
+        from sklearn.datasets import load_digits
 
     grey = load_digits().data
     rows = (np.random.default_rng(0).permutation(grey) >= 8).astype(np.uint8)

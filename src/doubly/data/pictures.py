@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from doubly.core.errors import UserError
+from doubly.core.extras import extra
 from doubly.data.formats import check_memory
 
 SPLIT_FOLDERS = ("train", "valid", "test")
@@ -35,7 +36,8 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _read(file: Path, shape: tuple[int, ...] | None) -> np.ndarray:
-    from PIL import Image
+    with extra("data", "reading pictures"):
+        from PIL import Image
 
     try:
         with Image.open(file, formats=("PNG",)) as picture:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from doubly.core.errors import UserError
+from doubly.core.extras import extra
 from doubly.data.columns import Sheet, level_text, shown
 from doubly.data.formats import CELL, check_memory
 from doubly.data.text import Writing, column_names, is_header, sheet_of_texts
@@ -40,10 +41,8 @@ def read_workbook(path: Path, header: bool | None, missing: tuple[str, ...], sni
 
 def _rows(path: Path, wanted: str) -> list[tuple[int, list[str]]]:
     """The number of each row that is not empty, and its cells as texts."""
-    try:
+    with extra("xlsx", f"reading {path}"):
         from openpyxl import load_workbook
-    except ImportError:
-        raise UserError(f"reading {path} needs openpyxl: install it with pip install 'doubly[xlsx]'") from None
     _check_parts(path)
     book = load_workbook(path, read_only=True, data_only=True, keep_links=False)
     try:

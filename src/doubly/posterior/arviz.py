@@ -1,27 +1,25 @@
-"""The samples of the weights in the form that ArviZ takes."""
+"""The samples of the weights in the form that ArviZ takes: InferenceData for 0.x, xarray's DataTree for 1.x."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from doubly.core.errors import UserError
+from doubly.core.extras import extra
 from doubly.layers.chain import Chain
 
+Group = Mapping[str, np.ndarray]  # variables by name, each of (chain, draw, …)
 
-def to_arviz(model: Chain, chains: Sequence[Sequence[Tensor]], window: int) -> Any:
-    """An arviz.InferenceData of the samples of each chain: variables such as x.W, of (chain, draw, …).
 
-    Latent units of different chains need not correspond, so that R-hat of a single weight says little.
+def to_arviz(model: Chain, chains: Sequence[Sequence[Tensor]], window: int, stats: Group | None = None) -> Any:
+    """The samples of each chain as the group `posterior`: variables such as x.W, of (chain, draw, …).
+
+    `stats` are the group `sample_stats`. Latent units of different chains need not correspond, so that R-hat of a
+    single weight says little.
     """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # it announces its next version at every import
-            import arviz
-    except ImportError:
-        raise UserError("this needs arviz: install it with pip install 'doubly[arviz]'") from None
     counts = [len(samples) for samples in chains]
     if 0 in counts:
         raise UserError("a run has stored no samples of the weights: resume it, or fit it with --keep 10")
@@ -36,4 +34,14 @@ def to_arviz(model: Chain, chains: Sequence[Sequence[Tensor]], window: int) -> A
         for key, shape in model.layers[i].shapes().items()
         if 0 not in shape  # a top layer has weights for nothing
     }
-    return arviz.from_dict(posterior, posterior_attrs={"window": window})
+    return _of_groups({"posterior": posterior} | ({"sample_stats": stats} if stats else {}), {"window": window})
+
+
+def _of_groups(groups: dict[str, Any], attrs: dict[str, Any]) -> Any:
+    """What the ArviZ that is here calls its data; `attrs` are those of the posterior."""
+    with warnings.catch_warnings(), extra("arviz", "data for ArviZ"):
+        warnings.simplefilter("ignore", FutureWarning)  # 0.23 announces the next version at every import
+        import arviz
+    if int(arviz.__version__.partition(".")[0]) < 1:
+        return arviz.from_dict(**groups, posterior_attrs=attrs)
+    return arviz.from_dict(groups, attrs={"posterior": attrs})

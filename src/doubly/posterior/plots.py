@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from doubly.core.errors import UserError
+from doubly.core.extras import extra
 from doubly.layers.chain import Chain
 
 if TYPE_CHECKING:
@@ -71,10 +72,8 @@ def completions(given: np.ndarray, completed: np.ndarray, shape: tuple[int, ...]
 def _axes(ax: "Axes | None", size: tuple[float, float]) -> "Axes":
     if ax is not None:
         return ax
-    try:
+    with extra("plots", "a plot"):
         from matplotlib import pyplot
-    except ImportError:
-        raise UserError("plots need matplotlib, which is not here: pip install matplotlib") from None
     return pyplot.subplots(figsize=size, layout="constrained")[1]
 
 

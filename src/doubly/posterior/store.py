@@ -33,7 +33,7 @@ from doubly.latents import (
 from doubly.latents.completions import ImputeConfig, Moments
 from doubly.layers.chain import Chain
 from doubly.posterior import imputation, plots, scores
-from doubly.posterior.arviz import to_arviz
+from doubly.posterior.arviz import Group, to_arviz
 from doubly.posterior.codes import encode
 from doubly.posterior.estimates import TRIAL_ROWS, Chosen, Estimator, ScoreConfig, larger, trial_stride
 from doubly.posterior.imputation import Imputed, Incomplete, Scorer
@@ -404,12 +404,13 @@ class Posterior:
         (pair,) = self._refitted(pairs)
         return [layer.cpu().numpy() for layer in explained(pair, rows.float(), draws, rng)]
 
-    def to_arviz(self) -> Any:
-        """The samples of the weights as an arviz.InferenceData: variables such as x.W, of (chain, draw, …).
+    def to_arviz(self, stats: Group | None = None) -> Any:
+        """The samples of the weights for ArviZ: variables such as x.W, of (chain, draw, …), in the group `posterior`.
 
-        Latent units of different chains need not correspond, so that R-hat of a single weight says little.
+        It is an InferenceData for ArviZ 0.x, and a DataTree for 1.x; `stats` are its group `sample_stats`. Latent units
+        of different chains need not correspond, so that R-hat of a single weight says little.
         """
-        return to_arviz(self.model, [chain.thetas for chain in self._chains], self.method.window)
+        return to_arviz(self.model, [chain.thetas for chain in self._chains], self.method.window, stats)
 
     # Pictures
 

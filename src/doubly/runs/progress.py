@@ -7,13 +7,11 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.live import Live
 
 TICKS = "▁▂▃▄▅▆▇█"
 SLOWER = 1.25  # each plain line comes so much later than the one before…
@@ -25,14 +23,12 @@ class Progress:
     """Shows the latest message; `quiet` shows nothing."""
 
     def __init__(self, quiet: bool = False, every: float = 5.0):
-        self._console = Console(stderr=True, highlight=False)
         self._quiet = quiet
         self._every = every
         self._next_line = 0.0
         self._next_frame = 0.0
         self._cell = None if quiet else _notebook_cell()
-        shows_live = self._console.is_terminal and self._cell is None and not quiet
-        self._live = Live(console=self._console, transient=True, refresh_per_second=8) if shows_live else None
+        self._live = None if quiet or self._cell is not None else _live()
 
     def __enter__(self) -> Self:
         if self._live:
@@ -71,12 +67,28 @@ class Progress:
         if self._quiet:
             return
         if self._live:
-            self._console.print(Text(message))
+            self._live.console.print(message, markup=False)
         else:
             print(message, file=sys.stderr, flush=True)
 
 
-def _panel(message: str, share: float | None, trace: Sequence[float]) -> RenderableType:
+def _live() -> "Live | None":
+    """A part of the terminal that is drawn anew; none where there is no terminal, or no rich (the extra cli)."""
+    try:
+        from rich.console import Console
+        from rich.live import Live
+    except ModuleNotFoundError:
+        return None
+    console = Console(stderr=True, highlight=False)
+    return Live(console=console, transient=True, refresh_per_second=8) if console.is_terminal else None
+
+
+def _panel(message: str, share: float | None, trace: Sequence[float]) -> "RenderableType":
+    from rich.console import Group
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
     line = Text(message, overflow="ellipsis", no_wrap=True)
     if share is None:
         return line

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Protocol
 
-from doubly.core.errors import UserError
+from doubly.core.extras import extra
 from doubly.core.registry import Registry
 
 
@@ -90,10 +90,6 @@ def numbers(record: Mapping[str, Any]) -> dict[str, float]:
     return found
 
 
-def _imported(module: str, extra: str) -> Any:
-    try:
+def _imported(module: str, name: str) -> Any:
+    with extra(name, f"the tracker {name}"):
         return import_module(module)
-    except ImportError:
-        raise UserError(
-            f"the tracker {extra} needs a package that is not here: pip install 'doubly[{extra}]'"
-        ) from None

@@ -11,7 +11,10 @@ imputer      DeepImputer
 model        DeepGenerativeModel
 """
 
-from doubly.sklearn.imputer import DeepImputer
-from doubly.sklearn.model import DeepGenerativeModel
+from doubly.core.extras import extra
+
+with extra("sklearn", "DeepGenerativeModel or DeepImputer"):
+    from doubly.sklearn.imputer import DeepImputer
+    from doubly.sklearn.model import DeepGenerativeModel
 
 __all__ = ["DeepGenerativeModel", "DeepImputer"]

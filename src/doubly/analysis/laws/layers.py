@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from scipy import stats
 from torch import Tensor
 
 from doubly.analysis.laws.law import Broken, Law, LeftOut, expect, expect_close
 from doubly.core.errors import UserError
+from doubly.core.extras import extra
 from doubly.core.registry import options
 from doubly.layers import LAYERS, Drawn, Layer, Params
 
@@ -410,6 +410,8 @@ def _expect_frequencies(law: Support, drawn: Tensor) -> None:
 
 def chi_square(observed: np.ndarray, expected: np.ndarray) -> float:
     """The p-value of counts against a law, where rare bins are pooled until 5 counts are expected."""
+    with extra("sklearn", "a test of frequencies"):
+        from scipy import stats
     expected = expected / expected.sum() * observed.sum()
     pools = [[0.0, 0.0]]
     for i in np.argsort(expected):

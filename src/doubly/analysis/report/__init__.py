@@ -15,7 +15,7 @@ pictures  pictures beside the results of other commands
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from doubly.analysis.report.page import Remark, Section, render, save_figures
+from doubly.analysis.report.page import Remark, Section, render, save_figures, verdict
 from doubly.analysis.report.sections import SECTIONS
 from doubly.analysis.report.sections.quality import Fact, Result, facts, results
 from doubly.analysis.report.story import Story
@@ -37,12 +37,22 @@ def make(folder: str | Path, *others: str | Path, tell: Tell = lambda what: None
     if len(others) >= MOST_RUNS:
         raise UserError(f"a report compares at most {MOST_RUNS} runs, got {1 + len(others)}: name fewer")
     story = Story.open(folder, others)
+    sections = tell_all(story, tell)
+    return _text(story, sections), write_page(story, sections)
+
+
+def tell_all(story: Story, tell: Tell = lambda what: None) -> list[Section]:
+    """The sections that apply, in their order."""
     with use_threads(story.run.config.threads):
-        sections = [section for each in SECTIONS if (section := _section(each.key, story, tell)) is not None]
+        return [section for each in SECTIONS if (section := _section(each.key, story, tell)) is not None]
+
+
+def write_page(story: Story, sections: Sequence[Section]) -> Path:
+    """Write report.html and figures/ into the run folder."""
     save_figures(story.run.folder, sections)
     page = render(title(story), subtitle(story), sections, "")
     story.run.folder.write("report.html", page.encode())
-    return _text(story, sections), story.run.path / "report.html"
+    return story.run.path / "report.html"
 
 
 def _section(key: str, story: Story, tell: Tell) -> Section | None:
@@ -87,8 +97,8 @@ def subtitle(story: Story) -> str:
 
 def _text(story: Story, sections: Sequence[Section]) -> str:
     """The verdict and the scores."""
-    remarks = sorted((remark for section in sections for remark in section.remarks), key=lambda remark: remark.rank)
-    return "\n".join([_table([*_facts(story), *facts(story)], results(story)), "", *map(_line, remarks)])
+    table = _table([*_facts(story), *facts(story)], results(story))
+    return "\n".join([table, "", *map(_line, verdict(sections))])
 
 
 def _line(remark: Remark) -> str:

@@ -12,14 +12,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
 from doubly.analysis.evaluation import Curve
 from doubly.analysis.traces import History, label
+from doubly.core.extras import extra
 from doubly.layers.chain import Chain
+
+with extra("plots", "a picture"):
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
 Limits = tuple[float, float]
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from importlib.resources import files as resources
 from typing import Literal
 
-import jinja2
-from markupsafe import Markup
-
 from doubly import __version__
 from doubly.analysis.report.svg import COLOURS, STYLE, standalone
+from doubly.core.extras import extra
 from doubly.core.files import Folder
+
+with extra("plots", "a report"):
+    import jinja2
+    from markupsafe import Markup
 
 Level = Literal["good", "note", "bad"]
 
@@ -87,6 +89,11 @@ def save_figures(folder: Folder, sections: Sequence[Section]) -> None:
         folder.write(f"figures/{figure.name}.svg", standalone(figure.chart))
 
 
+def verdict(sections: Sequence[Section]) -> list[Remark]:
+    """What all sections say of the model, the most important first."""
+    return sorted((remark for section in sections for remark in section.remarks), key=lambda remark: remark.rank)
+
+
 def summary(remarks: Sequence[Remark]) -> str:
     """How many of each."""
     counts = [
@@ -107,7 +114,7 @@ def render(title: str, subtitle: str, sections: Sequence[Section], made: str) ->
     folder = resources("doubly.analysis.report")
     script = (folder / "page.js").read_text()
     template = environment.from_string((folder / "template.html").read_text())
-    remarks = sorted((remark for section in sections for remark in section.remarks), key=lambda remark: remark.rank)
+    remarks = verdict(sections)
     return template.render(
         title=title,
         subtitle=subtitle,

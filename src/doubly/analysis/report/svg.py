@@ -19,7 +19,8 @@ Limits = tuple[float, float]
 WIDE, HALF, NARROW = 760, 480, 350
 """Widths of a chart in its own units: across the page, half of it, and on a telephone."""
 LINE = 15  # units from one line of text to the next
-CHARACTER = 6.2  # units that a character takes, on average
+CHARACTER = 6.2  # units that a character takes, on average…
+WIDEST = 8.8  # …and in a word that has many wide ones
 SERIES = 6  # colours of lines
 LONGEST = 40  # characters of a name
 
@@ -380,9 +381,10 @@ def heat_map(names: Sequence[str], values: np.ndarray, tips: Sequence[Sequence[s
     """A square of cells, red for positive values and blue for negative ones, as strong as they are large (up to 1)."""
     n = len(names)
     side = min(44.0, max(14.0, 330 / n))
-    left = 14 + min(26, max(len(name) for name in names)) * CHARACTER
     parts, top = [], 4.0
     short = [plain_text(name, 26) for name in names]
+    longest = WIDEST * max(len(name) for name in short)
+    left = 14 + longest
     for i, name in enumerate(short):
         y = top + i * side
         parts.append(
@@ -405,7 +407,7 @@ def heat_map(names: Sequence[str], values: np.ndarray, tips: Sequence[Sequence[s
         x = left + (j + 0.5) * side
         form = Markup('<text transform="translate({:.1f} {:.1f}) rotate(-50)" text-anchor="end">{}</text>')
         parts.append(form.format(x + 4, bottom + 6, name))
-    below = 12 + min(26, max(len(name) for name in short)) * CHARACTER * 0.78
+    below = 12 + longest * 0.78  # sin 50°
     return frame(left + n * side + 8, bottom + below, label, parts)
 
 

@@ -15,8 +15,10 @@ from doubly.analysis.tables import complete, odd_cells
 from doubly.core.random import generator
 from doubly.data import Column, Columns
 from doubly.posterior.imputation import spaced
+from doubly.runs.build import build
 from doubly.runs.learn import Learnt
 from doubly.training.refit import refit
+from doubly.training.state import init
 
 ROWS = 200
 """Held-out rows of which cells are hidden."""
@@ -37,13 +39,16 @@ def learnt(story: Story) -> Learnt:
     """The run as something that completes rows: some samples, and a proposal that has seen more missing cells."""
     posterior, config = story.posterior, story.run.config
     thetas = spaced(posterior.thetas, MEMBERS) if posterior.thetas else [posterior.last()]
-    method, phi = posterior.method, posterior.phi
+    method, phi, facts = posterior.method, posterior.phi, story.run.facts._replace(has_missing=True)
     if method.proposal.layers:
         rows = torch.as_tensor(story.some("train", FIT_ROWS)[1]).to(phi.device)
+        more = _with_more_missing(columns_of(story), rows)
         if method.proposal.masked:
-            rows = torch.cat([rows, _with_more_missing(columns_of(story), rows)])
-        phi = refit(method, story.theta, phi, rows, story.passes(len(rows)))
-    facts = story.run.facts
+            phi = refit(method, story.theta, phi, torch.cat([rows, more]), story.passes(2 * len(rows)))
+        else:  # a run of complete rows: its proposal knows of no missing cells, and another one learns of them
+            method = build(config, facts)
+            phi = init(method, rows).phi.theta
+            phi = refit(method, story.theta, phi, torch.cat([rows, more]), 3 * story.passes(2 * len(rows)))
     return Learnt("this model", config, facts, thetas, phi, scores={}, notes=())
 
 

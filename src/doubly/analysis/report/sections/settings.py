@@ -28,7 +28,7 @@ def settings(story: Story) -> Section:
         "Settings and origin",
         "What made this run, and how to make it again:",
         [
-            Words(plain_text(command(story.run), 4000), code=True),
+            Words(plain_text(command(story.run.config, story.run.path), 4000), code=True),
             Table(["", ""], origin(story), numbers=False),
             Table(["setting", "value", ""], lines, numbers=False, folded="All settings"),
         ],
@@ -80,18 +80,18 @@ def commit() -> str:
     return f", commit {plain_text(found.stdout)}"
 
 
-def command(run: Run) -> str:
+def command(config: Config, folder: str | Path) -> str:
     """The command that makes the run again: what differs from the defaults."""
     words = ["doubly", "fit"]
     for field in dataclasses.fields(Config):
-        value, flag = getattr(run.config, field.name), "--" + field.name.replace("_", "-")
+        value, flag = getattr(config, field.name), "--" + field.name.replace("_", "-")
         if value == field.default:
             continue
         if isinstance(value, bool):
             words.append(flag if value else flag.replace("--", "--no-", 1))
         else:
             words += [flag, *map(str, value if isinstance(value, tuple) else [value])]
-    return shlex.join([*words, "--out", str(run.path)])
+    return shlex.join([*words, "--out", str(folder)])
 
 
 def _words(value: Any) -> str:
