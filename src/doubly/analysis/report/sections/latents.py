@@ -87,7 +87,7 @@ def activities(story: Story) -> list[Activity]:
             active = (use >= ON_LEAST) & (use <= ON_MOST)
         else:
             if codes is None:
-                codes = story.posterior.encode(story.some("train", CODE_ROWS)[1], 50, story.of)
+                codes = story.one.encode(story.some("train", CODE_ROWS)[1], 50)
             use = codes[i].var(0)
             active = use > VARIES
         found.append(Activity(name, kind, use, active, _idle(story, i)))
