@@ -27,8 +27,8 @@ from doubly.core.files import Folder, write
 from doubly.core.sealed import dump_json, dump_tensors, load_json, load_tensors
 from doubly.runs import records
 from doubly.runs.checkpoints import OLDER, STATE
-from doubly.runs.fit import stop_signal
 from doubly.runs.folder import Run
+from doubly.runs.stops import stop_signal
 
 SETTINGS: dict[str, Any] = {"data": "bars", "hidden": (3,), "epochs": 4, "collect": 3, "theta_steps": 1, "keep": 3}
 SETTINGS |= {"checkpoint_epochs": 1, "valid_draws": 5, "batch": 500, "means": (1, 2), "threads": 1, "quiet": True}

@@ -10,6 +10,7 @@ import torch
 import doubly
 from doubly.cli import main
 from doubly.core.errors import Diverged, UserError
+from doubly.core.ranks import ALONE
 from doubly.data import load
 from doubly.runs.build import build
 from doubly.runs.folder import Run
@@ -110,12 +111,12 @@ def test_rows_tell_of_divergence_only_where_they_are_far_less_likely_than_at_the
     x = torch.as_tensor(load("bars").train[:50])
     method = build(doubly.Config(**SETTINGS), load("bars"))
     state = init(method, x)
-    rows = protocol._validate(method, state, x)
+    rows = protocol._validate(method, state, x, ALONE)
     start = rows.double().mean().item()
 
     def lost(train: float, valid: float) -> float:
         totals = torch.tensor([50.0, 50 * train, 0, 0], dtype=torch.float64)
-        return protocol._lost(method, state._replace(totals=totals), x, x, torch.full((50,), valid))
+        return protocol._lost(method, state._replace(totals=totals), x, x, torch.full((50,), valid), ALONE)
 
     assert lost(start - 100, start - 200) == pytest.approx(100, abs=1e-3)
     assert lost(start - 200, start - 100) == pytest.approx(100, abs=1e-3)

@@ -16,8 +16,9 @@ class EvaluateConfig:
     """Which rows to score."""
     draws: int = 1000
     """Draws of the latent variables for each row (K); with --adaptive, at most."""
-    of: Of = "mean"
-    """Which weights: the posterior mean, an ensemble of samples, or the last sample."""
+    of: Of = "auto"
+    """Which weights: the posterior mean, an ensemble of samples, or the last sample; auto takes the mean of one chain,
+    and the ensemble of several."""
     samples: int | None = None
     """Take the mean of the first so many samples (M), if the run has stored that mean."""
     by: By = "auto"

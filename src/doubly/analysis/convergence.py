@@ -64,6 +64,36 @@ def ess_tail(values: np.ndarray) -> float:
     return min(_ess(_halves(values <= quantile)) for quantile in np.quantile(values, (0.05, 0.95)))
 
 
+class Rank(NamedTuple):
+    """Where the values of a chain lie among those of all chains."""
+
+    mean: float
+    """The mean of their ranks, from 0 (lowest) to 1 (highest): about 1/2 if the chains agree."""
+    stderr: float
+    """Of that mean if the chains agree, by their effective samples."""
+
+    @property
+    def apart(self) -> float:
+        """By how many standard errors the chain lies apart."""
+        return abs(self.mean - 0.5) / self.stderr
+
+
+def mean_ranks(values: np.ndarray) -> list[Rank]:
+    """Of values (chains, samples), where each chain lies among all.
+
+    If the chains agree, ranks are uniform, so the mean over a chain worth n effective samples, of C n in all, has the
+    variance (1 - 1 / C) / (12 n). What a chain is worth is estimated from all of them, each about its own mean, and
+    taken to be no more than its samples.
+    """
+    chains, samples = values.shape
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ranks = ((np.cumsum(counts) - counts / 2)[which] / values.size).reshape(values.shape)
+    centred = ranks - ranks.mean(1, keepdims=True)
+    worth = max(1.0, min(samples, _ess(_halves(centred)) / chains))
+    error = math.sqrt((1 - 1 / chains) / (12 * worth))
+    return [Rank(float(chain.mean()), error) for chain in ranks]
+
+
 def chance_rhat(chains: int, samples: int, trials: int = 1000) -> float:
     """The R-hat that independent samples exceed once in a hundred times; ranks make it the same for all densities."""
     rng = np.random.default_rng(0)

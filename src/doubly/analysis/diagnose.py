@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from doubly.analysis.convergence import Summary, chance_rhat, summarise
+import numpy as np
+
+from doubly.analysis.convergence import Rank, Summary, chance_rhat, mean_ranks, summarise
 from doubly.analysis.results import Result, plain
 from doubly.analysis.temperature import Temperature, temperature
 from doubly.analysis.traces import History, collected, history, label
@@ -37,6 +39,8 @@ class Diagnosis(Result):
     """An R-hat that independent samples, as few as these, exceed once in a hundred times."""
     traces: dict[str, Summary]
     temperature: Temperature | None
+    ranks: dict[str, list[Rank]]
+    """Of several chains, where each lies among all, by trace."""
     verdict: list[str]
     histories: list[History]
     active: dict[str, list[list[int]]]
@@ -64,6 +68,7 @@ class Diagnosis(Result):
             "samples": self.samples,
             "chance_rhat": self.chance_rhat,
             "traces": self.traces,
+            "ranks": self.ranks,
             "temperature": self.temperature,
             "verdict": self.verdict,
             "active": self.active,
@@ -73,17 +78,25 @@ class Diagnosis(Result):
 
 def diagnose(*paths: str | Path) -> Diagnosis:
     """The collected phase of one run, or of several that are chains of the same model on the same data."""
-    runs = [Run(path) for path in paths]
+    given = [Run(path) for path in paths]
+    runs = [chain for run in given for chain in run.chains]
+    lost = {f"chain {number} of {run.path}": why for run in given for number, why in run.lost.items()}
     methods = check_same_target(runs)
     histories = [history(run) for run in runs]
     check_enough(histories, [run for run, method in zip(runs, methods, strict=True) if _is_finished(run, method)])
     traces = {name: summarise(values, name.startswith("predicted")) for name, values in collected(histories).items()}
+    ranks = {
+        name: mean_ranks(values)
+        for name, values in collected(histories).items()
+        if len(runs) > 1 and not name.startswith("predicted") and np.ptp(values) > 0
+    }
     one_sampler = len({method.sampler for method in methods}) == 1
     one_a_sample = {Every.parse(run.config.collect_every) for run in runs} == {Every(1, "epoch")}
     found = Evidence(
         lengths=[history.samples for history in histories],
         noun="samples" if one_a_sample else "epochs",
         traces=traces,
+        ranks=ranks,
         chance=chance_rhat(len(runs), min(history.samples for history in histories)),
         temperature=temperature(methods[0].sampler, traces) if one_sampler else None,
         one_sampler=one_sampler,
@@ -92,6 +105,7 @@ def diagnose(*paths: str | Path) -> Diagnosis:
             for run, method in zip(runs, methods, strict=True)
             if not method.sampler.noisy
         ],
+        lost=lost,
         retried={str(run.path): number for run in runs if (number := max(r.get("retried", 0) for r in run.metrics()))},
     )
     return Diagnosis(
@@ -100,6 +114,7 @@ def diagnose(*paths: str | Path) -> Diagnosis:
         chance_rhat=found.chance,
         traces=traces,
         temperature=found.temperature,
+        ranks=ranks,
         verdict=list(verdict(found)),
         histories=histories,
         active={str(run.path): active_units(run) for run in runs},

@@ -16,6 +16,8 @@ from doubly.analysis.config import EvaluateConfig
 from doubly.analysis.estimators import GAP_ROWS, choose, score, trial_rows, trust
 from doubly.analysis.evaluation import Annealed, Compared, Comparison, Curve, Evaluation, Point, paired
 from doubly.core.errors import UserError
+from doubly.core.launch import is_first
+from doubly.core.ranks import team
 from doubly.core.statistics import stderr
 from doubly.core.types import Over
 from doubly.data import Data, missing_mask
@@ -31,12 +33,14 @@ from doubly.latents import (
 from doubly.latents.paths import Start
 from doubly.posterior.estimates import Chosen
 from doubly.posterior.scores import summarise
-from doubly.posterior.store import Posterior
+from doubly.posterior.store import Posterior, together
 from doubly.runs.build import build
-from doubly.runs.fit import Interrupted, fit_config, resume, stop_signal, use_threads
+from doubly.runs.fit import fit_config, resume, use_threads
 from doubly.runs.folder import Run, file_json
 from doubly.runs.progress import Progress
+from doubly.runs.stops import Interrupted, stop_signal
 
+MOST_SECONDS = 7 * 24 * 3600.0  # that ranks wait for each other
 DRAWS_OF_CURVE = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 TRAINING_DRAWS_OF_CURVE = (1, 2, 5, 10, 20)
 
@@ -49,8 +53,8 @@ def evaluate(
     The other arguments are the fields of `EvaluateConfig`. The result of a split is filed in the first run's
     evaluations/.
     """
-    settings = EvaluateConfig(**fields)
     runs = [Run(folder) for folder in (path, *others)]
+    settings = _settled(EvaluateConfig(**fields), runs)
     data = runs[0].data()
     for run in runs[1:]:
         _check_same_data(runs[0], run)
@@ -62,8 +66,7 @@ def evaluate(
         for run in runs:
             check_refinable(build(run.config, run.facts).proposal)
     with at_work(settings, runs[0], quiet) as open_posterior:
-        chains = [open_posterior(run) for run in runs]
-        posterior = dataclasses.replace(chains[0], others=chains[1:])
+        posterior = together([open_posterior(run) for run in runs])
         # annealing first: its result stays in the cache until scoring, which can be stopped and resumed, is over
         annealed = _anneal(settings, posterior, rows, runs[0]) if settings.ais else None
         chosen = choose(settings, posterior, rows, data.valid)
@@ -77,15 +80,24 @@ def evaluate(
     found = dataclasses.replace(found, chosen=_chosen_in_units(chosen, runs[0], data.valid), trust=settled)
     if annealed:
         found = dataclasses.replace(found, annealed=_beside(*annealed, likelihoods))
-    if x is None:
-        name = settings.name + (f"-of-{len(runs)}-chains" if others else "")
+    if x is None and is_first():
+        name = settings.name + (f"-of-{found.chains}-chains" if found.chains > 1 else "")
         file_json(runs[0], f"evaluations/{name}.json", found.to_json())
     return found
 
 
+def _settled(settings: EvaluateConfig, runs: Sequence[Run]) -> EvaluateConfig:
+    """The same, with the weights named that are to answer."""
+    if settings.of != "auto":
+        return settings
+    many = len(runs) > 1 or runs[0].config.chains > 1
+    return dataclasses.replace(settings, of="ensemble" if many else "mean")
+
+
 def anneal(path: str | Path, quiet: bool = False, start: Start = "prior", **fields: Any) -> Annealed:
     """What annealing alone gives held-out rows; the other arguments are the fields of `EvaluateConfig`."""
-    settings, run = EvaluateConfig(**fields), Run(path)
+    run = Run(path)
+    settings = _settled(EvaluateConfig(**fields), [run])
     _check_annealing(settings, [run], start)
     rows = run.data().split(settings.split)
     with at_work(settings, run, quiet) as open_posterior:
@@ -164,7 +176,10 @@ def _point(path: Path, at: int, quiet: bool, settings: EvaluateConfig) -> Point:
 @contextmanager
 def at_work(settings: EvaluateConfig, run: Run, quiet: bool) -> Iterator[Callable[[Run], Posterior]]:
     """Threads, progress, and a stop that leaves unfinished work in the cache; gives what opens a run's posterior."""
-    with Progress(quiet) as shown, stop_signal() as stopped, use_threads(settings.threads or run.config.threads):
+    # how long a rank takes for its members says nothing of whether it lives
+    ranks = team(run.config.device, MOST_SECONDS)
+    shown, threads = Progress(quiet or not ranks.first), settings.threads or run.config.threads
+    with shown, stop_signal() as stopped, use_threads(threads):
 
         def progress(what: str, share: float) -> None:
             shown.show(f"{what}: {share:.0%}")
@@ -172,7 +187,7 @@ def at_work(settings: EvaluateConfig, run: Run, quiet: bool) -> Iterator[Callabl
                 raise Interrupted("stopped; results so far are saved: the same command goes on from there", stopped[0])
 
         yield lambda run: run.posterior(
-            refit_passes=settings.refit, refit_objective=settings.refit_objective, progress=progress
+            refit_passes=settings.refit, refit_objective=settings.refit_objective, progress=progress, ranks=ranks
         )
 
 
@@ -266,7 +281,7 @@ def _beside(found: Marginal, gap: Gap, likelihoods: RowLikelihoods) -> Annealed:
 
 
 def _check_annealing(settings: EvaluateConfig, runs: Sequence[Run], start: Start = "prior") -> None:
-    if settings.of == "ensemble" or len(runs) > 1:
+    if settings.of == "ensemble" or len(runs) > 1 or runs[0].config.chains > 1:
         raise UserError(
             "bounds from both sides are of one set of weights: of one run, --of mean or --of last; leave --ais out, or "
             "take --by annealing"
@@ -283,5 +298,6 @@ def _check_same_data(one: Run, other: Run) -> None:
 
 
 def _check_each_once(runs: Sequence[Run]) -> None:
-    if len({run.fingerprint for run in runs}) < len(runs):
+    chains = [chain.fingerprint for run in runs for chain in run.chains]
+    if len(set(chains)) < len(chains):
         raise UserError("the same chain was named twice: name each run once")

@@ -1,6 +1,5 @@
 """Weights and traces for ArviZ, which has more diagnostics and more plots."""
 
-import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from doubly.analysis.diagnose import check_enough, check_same_target
 from doubly.analysis.traces import collected, history
 from doubly.core.errors import UserError
 from doubly.core.files import write
+from doubly.posterior.store import together
 from doubly.runs.folder import Run
 
 
@@ -20,15 +20,15 @@ def inference_data(*paths: str | Path) -> Any:
     It is an InferenceData for ArviZ 0.x, and a DataTree for 1.x. Only some samples of the weights are stored, but the
     traces have a value for every epoch: the `draw` of one group is not that of the other.
     """
-    runs = [Run(path) for path in paths]
+    runs = [chain for path in paths for chain in Run(path).chains]
     check_same_target(runs)
     histories = [history(run) for run in runs]
     check_enough(histories)
-    chains = [run.posterior() for run in runs]
+    chains = together([run.posterior() for run in runs])
     traces = collected(histories)
     samples = next(iter(traces.values())).shape[1]
     epochs = np.stack([history.epoch[history.collecting][-samples:] for history in histories])
-    return dataclasses.replace(chains[0], others=chains[1:]).to_arviz(traces | {"epoch": epochs})
+    return chains.to_arviz(traces | {"epoch": epochs})
 
 
 def save_inference_data(path: Path, *runs: str | Path) -> None:

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ ROWS = 300  # validation rows of a short evaluation
 SHORT = ScoreConfig(draws=LikelihoodConfig(draws=200), temperatures=100)
 REFITTING = 0.6  # of the seconds of a short evaluation
 MOST_PASSES = 100
+MEMBERS = 8  # samples of the weights in a short evaluation of several chains, at least one of each
 WIDER = "a wider prior (--prior student-t:scale=1)"
 
 
@@ -67,7 +68,7 @@ class Score(Result):
 
 @dataclass(frozen=True)
 class Convergence(Result):
-    """Whether the chain has mixed, as far as one chain can tell."""
+    """Whether the chain has mixed, as far as one chain, or several, can tell."""
 
     trace: str
     """The trace with the largest R-hat."""
@@ -77,19 +78,26 @@ class Convergence(Result):
     ess: float
     """Of the trace with the fewest effective samples."""
     samples: int
+    """Epochs with samples, of each chain."""
+    chains: int = 1
 
     @property
     def mixed(self) -> bool:
         return not self.rhat > max(MIXED, self.chance_rhat)
 
     def text(self) -> str:
-        rhat = f"R-hat between its halves is {self.rhat:.2f} at most ({self.trace})"
-        worth = f"{self.samples} epochs of samples are worth {self.ess:.0f} independent ones"
+        many = self.chains > 1
+        between = f"over {self.chains} chains" if many else "between its halves"
+        rhat = f"R-hat {between} is {self.rhat:.2f} at most ({self.trace})"
+        each = f" of each of {self.chains} chains" if many else ""
+        worth = f"{self.samples} epochs of samples{each} are worth {self.ess:.0f} independent ones"
+        which = "the chains have" if many else "the chain has"
         if self.rhat > MIXED and self.mixed:
-            return f"too few samples to tell whether the chain has mixed: {rhat}; {worth}"
+            return f"too few samples to tell whether {which} mixed: {rhat}; {worth}"
         if self.mixed:
-            return f"the chain has mixed, as far as one chain can tell: {rhat}; {worth}"
-        return f"the chain has not mixed: {rhat}; {worth}"
+            witness = f"{self.chains} chains" if many else "one chain"
+            return f"{which} mixed, as far as {witness} can tell: {rhat}; {worth}"
+        return f"{which} not mixed: {rhat}; {worth}"
 
 
 @dataclass(frozen=True)
@@ -106,34 +114,48 @@ class Outcome(Result):
     convergence: Convergence | None
     verdict: list[str]
     advice: list[str]
+    chains: int = 1
+    """Chains that are left, and so answer."""
+    lost: dict[int, str] = field(default_factory=dict)
+    """The chains that are not, and why."""
 
     def text(self) -> str:
-        lines = [f"{self.run}: {self.epochs} epochs, {self.collected} samples of the weights"]
+        many = f"{self.chains} chains, " if self.chains + len(self.lost) > 1 else ""
+        lines = [f"{self.run}: {many}{self.epochs} epochs, {self.collected} samples of the weights"]
         lines += [f"  {line}" for line in self.verdict]
         return "\n".join(lines + [f"  to change: {'; '.join(self.advice)}"] * bool(self.advice))
 
 
 def outcome(run: Run, evaluate: bool = False) -> Outcome:
     """What a run has come to by its records; with `evaluate`, by a short evaluation in what its minutes leave."""
-    records, data, method = run.metrics(), run.data(), build(run.config, run.facts)
-    if not records:
+    chains = [each for chain in run.chains if (each := chain.metrics())]
+    if not chains:
         lost = "its records (metrics.jsonl) are lost: doubly evaluate tells what it is worth"
-        return Outcome(str(run.path), peek_epoch(run.folder), 0, 0.0, None, None, [lost], [])
-    spent = sum(record.get("seconds", 0.0) for record in records)
+        done = max(peek_epoch(chain.folder) for chain in run.chains)
+        return Outcome(str(run.path), done, 0, 0.0, None, None, [lost], [])
+    records, data, method = chains[0], run.data(), build(run.config, run.facts)
+    spent = max(sum(record.get("seconds", 0.0) for record in each) for each in chains)
     score = _evaluated(run, data, method, records) if evaluate else None
-    score = score or _recorded(data, method, records)
-    found = _diagnosis(run, method, records)
+    score = score or _recorded(data, method, chains)
+    found = _diagnosis(run, method, chains)
     convergence = _convergence(found) if found else None
     return Outcome(
         run=str(run.path),
-        epochs=len(records),
-        collected=records[-1]["collected"],
+        epochs=max(len(each) for each in chains),
+        collected=sum(each[-1]["collected"] for each in chains),
         seconds=round(spent, 1),
         score=score,
         convergence=convergence,
-        verdict=list(_words(method, records, score, convergence, found)),
-        advice=list(_advice(run, method, records, score, convergence)),
+        verdict=[*_lost(run), *_words(method, records, score, convergence, found)],
+        advice=list(_advice(run, method, chains, score, convergence)),
+        chains=len(run.chains),
+        lost=run.lost,
     )
+
+
+def _lost(run: Run) -> Iterator[str]:
+    for number, why in run.lost.items():
+        yield f"chain {number} is lost: {why}; answers are without it"
 
 
 def _words(
@@ -163,12 +185,13 @@ def _words(
 
 
 def _advice(
-    run: Run, method: Method, records: Sequence[dict[str, Any]], score: Score, convergence: Convergence | None
+    run: Run, method: Method, chains: Sequence[Sequence[dict[str, Any]]], score: Score, convergence: Convergence | None
 ) -> Iterator[str]:
+    which = "the chains have" if len(chains) > 1 else "the chain has"
     why = [
         *["little was learnt"] * (not score.clear),
-        *["validation still rose when burn-in had to end"] * _hurried(method, records),
-        *["the chain has not mixed"] * (convergence is not None and not convergence.mixed),
+        *["validation still rose when burn-in had to end"] * any(_hurried(method, records) for records in chains),
+        *[f"{which} not mixed"] * (convergence is not None and not convergence.mixed),
     ]
     if why:
         yield f"more time ({'--minutes' if run.config.minutes else '--epochs'}), since {' and '.join(why)}"
@@ -191,10 +214,11 @@ def _hurried(method: Method, records: Sequence[dict[str, Any]]) -> bool:
 # The score
 
 
-def _recorded(data: Data, method: Method, records: Sequence[dict[str, Any]]) -> Score:
-    """By what was recorded of the epochs with samples, or of the last."""
-    sampled = [record["valid"] for record in records if record["phase"] == "collect"] or [records[-1]["valid"]]
-    last, base = records[-1], independent(data, data.valid)
+def _recorded(data: Data, method: Method, chains: Sequence[Sequence[dict[str, Any]]]) -> Score:
+    """By what was recorded of the epochs with samples, or of the last, over all chains."""
+    sampled = [record["valid"] for records in chains for record in records if record["phase"] == "collect"]
+    sampled = sampled or [records[-1]["valid"] for records in chains]
+    last, base = chains[0][-1], independent(data, data.valid)
     if not method.model.layers[1:]:
         how = "exact"
     else:
@@ -207,11 +231,12 @@ def _recorded(data: Data, method: Method, records: Sequence[dict[str, Any]]) -> 
 
 
 def _evaluated(run: Run, data: Data, method: Method, records: Sequence[dict[str, Any]]) -> Score | None:
-    """By a short evaluation of the posterior mean; None if time runs out first."""
+    """By a short evaluation of the posterior mean, or of an ensemble of several chains; None if time runs out first."""
     seconds = 60 * run.config.minutes * (1 - TRAINING)
     deadline = time.monotonic() + seconds
     pace = float(np.mean([record.get("seconds", 0.0) for record in records[-5:]]))
-    passes = int(min(MOST_PASSES, max(1, REFITTING * seconds / max(pace, 1e-6))))
+    members = max(len(run.chains), MEMBERS) if run.config.chains > 1 else 1
+    passes = int(min(MOST_PASSES, max(1, REFITTING * seconds / max(pace, 1e-6) / members)))
     rows = data.valid[:: max(1, math.ceil(len(data.valid) / ROWS))]
 
     def watch(what: str, share: float) -> None:
@@ -219,7 +244,10 @@ def _evaluated(run: Run, data: Data, method: Method, records: Sequence[dict[str,
             raise _Enough
 
     posterior = run.posterior(refit_passes=passes, progress=watch)
-    of: Of = "mean" if posterior.collected else "last"
+    of: Of = "auto" if posterior.collected else "last"
+    if posterior.others:
+        posterior = posterior.thinned(members)
+        of = "ensemble" if posterior.pairs() else "last"
     try:
         found = posterior.score(rows, SHORT, of)
     except _Enough:
@@ -227,6 +255,9 @@ def _evaluated(run: Run, data: Data, method: Method, records: Sequence[dict[str,
     values, base = found.log_likelihood.double().cpu().numpy(), independent(data, rows)
     exact = is_exact(posterior.model, method.proposal)
     annealed = bool(found.khat.isnan().all())
+    whose = "last weights" if of == "last" else "mean of the weights"
+    if of == "ensemble":
+        whose = f"ensemble of {len(posterior.samples())} samples of the weights"
     how = "exact" if exact else f"annealed, {SHORT.temperatures} temperatures" if annealed else "200 draws"
     gains = values - base
     return Score(
@@ -236,7 +267,7 @@ def _evaluated(run: Run, data: Data, method: Method, records: Sequence[dict[str,
         gain=float(gains.mean()),
         gain_stderr=stderr(torch.as_tensor(gains)),
         n=len(rows),
-        how=f"{'mean of the weights' if of == 'mean' else 'last weights'}, {how}",
+        how=f"{whose}, {how}",
         unreliable=None if exact or annealed else float((found.khat > RELIABLE).double().mean()),
     )
 
@@ -270,8 +301,11 @@ def independent(data: Data, rows: np.ndarray) -> np.ndarray:
 # The chain
 
 
-def _diagnosis(run: Run, method: Method, records: Sequence[dict[str, Any]]) -> Diagnosis | None:
-    collected = sum(record["phase"] == "collect" and record["epoch"] > method.warmup for record in records)
+def _diagnosis(run: Run, method: Method, chains: Sequence[Sequence[dict[str, Any]]]) -> Diagnosis | None:
+    collected = min(
+        sum(record["phase"] == "collect" and record["epoch"] > method.warmup for record in records)
+        for records in chains
+    )
     return diagnose(run.path) if method.sampler.noisy and collected >= LEAST else None
 
 
@@ -281,4 +315,4 @@ def _convergence(found: Diagnosis) -> Convergence | None:
         return None
     worst = max(moving, key=lambda name: moving[name].rhat)
     least = min(each.ess_bulk for each in moving.values())
-    return Convergence(label(worst), moving[worst].rhat, found.chance_rhat, least, found.samples)
+    return Convergence(label(worst), moving[worst].rhat, found.chance_rhat, least, found.samples, len(found.runs))

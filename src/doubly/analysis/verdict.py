@@ -2,13 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from statistics import NormalDist
 
-from doubly.analysis.convergence import Summary
+from doubly.analysis.convergence import Rank, Summary
 from doubly.analysis.temperature import Temperature
 from doubly.analysis.traces import label
 
 MIXED = 1.1
 """Chains with an R-hat above this have not mixed."""
+SURE = 0.08
+"""The error of a mean rank with about ten effective samples."""
+CHANCE = 0.01
+"""How often chains that agree may be told to differ."""
 ENOUGH = 100
 """The ESS that Vehtari et al. ask of each chain before relying on such numbers."""
 
@@ -36,6 +41,10 @@ class Evidence:
     one_sampler: bool
     """Whether all chains have the same sampler."""
     optimised: list[Optimised]
+    ranks: dict[str, list[Rank]] = field(default_factory=dict)
+    """Of several chains, where each lies among all, by trace."""
+    lost: dict[str, str] = field(default_factory=dict)
+    """Chains that diverged or died, and why."""
     retried: dict[str, int] = field(default_factory=dict)
     """Runs whose chain has diverged, and how often the step became a third."""
 
@@ -51,6 +60,8 @@ class Evidence:
 
 def verdict(found: Evidence) -> Iterator[str]:
     """One sentence a line."""
+    for name, why in found.lost.items():
+        yield f"{name} is lost: {why}; it is left out here and in all answers"
     for path, number in found.retried.items():
         yield (
             f"{path} has diverged {number} times and went on each time with a third of the step: take a step of "
@@ -65,7 +76,7 @@ def verdict(found: Evidence) -> Iterator[str]:
         )
     if found.optimised:
         return
-    against = list(_convergence(found))
+    against = [*_convergence(found), *_apart(found)]
     yield from against
     yield from _sizes(found)
     yield _temperature(found)
@@ -101,6 +112,25 @@ def _convergence(found: Evidence) -> Iterator[str]:
         yield (
             f"{said}, above the {chance:.2f} of independent {found.noun}: the chains mix slowly; longer chains would "
             "show it"
+        )
+
+
+def _apart(found: Evidence) -> Iterator[str]:
+    """The chain that lies farthest from the others, if that is more than chance: over all chains and traces."""
+    each = [
+        (rank, name, number)
+        for name, ranks in found.ranks.items()
+        for number, rank in enumerate(ranks)
+        if rank.stderr < SURE  # with fewer effective samples, their number itself is a guess
+    ]
+    if not each:
+        return
+    rank, name, number = max(each, key=lambda one: one[0].apart)
+    if rank.apart > NormalDist().inv_cdf(1 - CHANCE / 2 / len(each)):
+        side = "above" if rank.mean > 0.5 else "below"
+        yield (
+            f"chain {number} lies {side} the others: its mean rank in the {label(name)} is {rank.mean:.2f} ± "
+            f"{rank.stderr:.2f}, where 0.50 is expected of chains that agree"
         )
 
 

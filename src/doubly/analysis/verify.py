@@ -3,6 +3,7 @@
 Neither executes code that a run brings along. Verifying writes nothing.
 """
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from doubly.core.sealed import MOST_JSON, load_json, load_tensors, parse_json
 from doubly.runs import records, sources
 from doubly.runs.build import build
 from doubly.runs.checkpoints import OLDER, STATE, Checkpoint, peek_epoch, read_checkpoint, read_sample, write_checkpoint
-from doubly.runs.folder import FOLDERS, Run
+from doubly.runs.folder import CHAINS, FOLDERS, Run
 from doubly.runs.versions import FORMAT
 from doubly.training.method import Method
 
@@ -104,6 +105,13 @@ def _findings(folder: Folder) -> Iterator[Finding]:
     yield from _checkpoints(folder, run, method)
     yield from _others(folder, sealed)
     yield from _left_over(folder)
+    for number in run.numbers if run is not None else ():
+        inside = Folder(folder.path / CHAINS / str(number))
+        if not folder.exists(f"{CHAINS}/{number}/config.json"):
+            yield Finding(f"{CHAINS}/{number}", "missing", "doubly resume makes it again")
+            continue
+        for each in _findings(inside):
+            yield dataclasses.replace(each, name=f"{CHAINS}/{number}/{each.name}")
 
 
 def _opened(folder: Folder) -> tuple[Run | None, Finding]:
@@ -247,6 +255,12 @@ def _repair(folder: Folder) -> Iterator[str]:
     run, config = _opened(folder)
     if config.bad:
         raise UserError(f"{folder.path}/config.json cannot be restored, for no checkpoint has a copy: {config.note}")
+    if run is not None and run.numbers:
+        for number in run.numbers:
+            if folder.exists(f"{CHAINS}/{number}/lock"):
+                for line in repair(folder.path / CHAINS / str(number)).done:
+                    yield f"chain {number}: {line}"
+        return
     method = _method(run)
     yield from _repair_metrics(folder, run is None or run.format > 1)
     yield from _repair_checkpoints(folder, run, method)

@@ -33,8 +33,8 @@ class Fit(Config):
     def run(self) -> None:
         config = settings(self, Config)
         check_names(config)
-        from doubly.runs.fit import Listeners, fit_config
-        from doubly.runs.trackers import tracker
+        from doubly.runs.fit import fit_config
+        from doubly.runs.trackers import Listeners, tracker
 
         listeners = Listeners(tracker=tracker(self.tracker))
         _say_finished(fit_config(config, self.out, self.overwrite, listeners=listeners), self.json)
@@ -74,15 +74,20 @@ class Resume:
     """Also send the numbers of each epoch to tensorboard, mlflow or wandb (each an extra to install)."""
 
     def run(self) -> None:
-        from doubly.runs.fit import Listeners, resume
-        from doubly.runs.trackers import tracker
+        from doubly.runs.fit import resume
+        from doubly.runs.trackers import Listeners, tracker
 
         listeners = Listeners(tracker=tracker(self.tracker))
-        _say_finished(resume(self.folder, threads=self.threads, listeners=listeners), self.json)
+        run = resume(self.folder, False, self.threads, allow_code=self.allow_code, listeners=listeners)
+        _say_finished(run, self.json)
 
 
 def _say_finished(run: "Run", as_json: bool) -> None:
-    """What the fit came to; within a budget, after a short evaluation."""
+    """What the fit came to; within a budget, after a short evaluation. Of several ranks, the first says it."""
+    from doubly.core.launch import is_first
+
+    if not is_first():
+        return
     from doubly.analysis.outcome import outcome
 
     show(outcome(run, evaluate=run.config.minutes > 0), as_json)

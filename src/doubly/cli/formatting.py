@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import tyro
 
 from doubly.core.errors import UserError
+from doubly.core.launch import is_first
 
 if TYPE_CHECKING:
     from doubly.analysis.results import Result
@@ -42,5 +43,7 @@ def settings(command: object, kind: type[Settings]) -> Settings:
 
 
 def show(result: "Result", as_json: bool) -> None:
-    """Print a result: one JSON value, or text for people."""
+    """Print a result: one JSON value, or text for people. Of several ranks, the first does."""
+    if not is_first():
+        return
     print(json.dumps(result.to_json()) if as_json else result.text())

@@ -21,8 +21,9 @@ class Sample:
     """How many rows."""
     out: str = "samples.png"
     """The file to write, ending in .npz, .npy, .csv or .png."""
-    of: Of = "mean"
-    """Which weights: the posterior mean, an ensemble (for each row one of the samples), or the last sample."""
+    of: Of = "auto"
+    """Which weights: the posterior mean, an ensemble (for each row one of the samples), or the last sample; auto takes
+    the mean of one chain, and the ensemble of several."""
     seed: int = 0
     """Seed of the draws."""
 

@@ -8,6 +8,8 @@ own_files    a user's own Python file: executed once, known by its checksum
 registry     names on the command line become objects with options
 statistics   errors of means
 random       a random generator for each purpose
+launch       what torchrun tells the processes that it starts
+ranks        the processes that torchrun has started, which share the work on a run
 rows         rows that are read when they are asked for
 cache        results that took long to compute, stored under names that say all they depend on
 codec        state to tensors and back, for checkpoints and caches

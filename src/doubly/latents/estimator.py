@@ -73,6 +73,10 @@ class Estimator(ABC):
         """What fits a copy of the proposal to fixed weights by the moves of this estimator; None where it has none."""
         return None
 
+    def validated(self, pair: Pair, x: Tensor) -> Tensor:
+        """Those of the held-out rows that `validate` looks at."""
+        return x
+
     def validate(self, pair: Pair, x: Tensor, draws: int, rng: torch.Generator) -> Marginal:
         """log p(x) of held-out rows, or of some of them, to see how learning goes: the bound L_K with K = `draws`."""
         return bound(pair, x, draws, rng)

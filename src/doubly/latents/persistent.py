@@ -280,16 +280,18 @@ class Persistent(Estimator):
             self._remember(batch, _State(latents, completed))
         return _Found(weight, {"train": train, "ess": worth})
 
+    def validated(self, pair: Pair, x: Tensor) -> Tensor:
+        return x if is_exact(pair.model, pair.proposal) else x[:: math.ceil(len(x) / self.valid_rows)]
+
     def validate(self, pair: Pair, x: Tensor, draws: int, rng: torch.Generator) -> Marginal:
         """log p(x) of some of the rows, annealed from the proposal through as many temperatures as draws are asked for.
 
         The posterior of the latents need not be of the proposal's shape, and then its draws alone miss most of it.
         """
         annealing = Annealing(temperatures=draws, chains=1, start="proposal")
-        some = x[:: math.ceil(len(x) / self.valid_rows)]
-        exact, masked = is_exact(pair.model, pair.proposal), pair.proposal.masked
-        if exact or masked or not annealing.serves(pair.model, pair.proposal):
-            return super().validate(pair, x if exact else some, draws, rng)
+        some, masked = self.validated(pair, x), pair.proposal.masked
+        if is_exact(pair.model, pair.proposal) or masked or not annealing.serves(pair.model, pair.proposal):
+            return super().validate(pair, some, draws, rng)
         return annealing.log_likelihood(pair, some.float(), rng)
 
 

@@ -24,8 +24,8 @@ from doubly.paper.plan import LONGEST, Planned, plan
 from doubly.paper.reproduce import reproduce
 from doubly.paper.result import RowResult
 from doubly.paper.tasks import Task
-from doubly.runs.fit import Interrupted, stop_signal
 from doubly.runs.progress import span
+from doubly.runs.stops import Interrupted, stop_signal
 
 NICE = 10  # the priority of a row's process: it should not be in anybody's way
 LOOK = 1.0  # seconds between two looks at the clock

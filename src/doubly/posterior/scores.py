@@ -31,13 +31,14 @@ ANNEALED = 500  # rows at a time; if the work is stopped, those under way are lo
 
 
 def members_by_draws(
-    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: LikelihoodConfig, work: Work
-) -> list[RowLikelihoods]:
-    """log p(x) of each row by each of these pairs; `whose` names each of them in what is told."""
-    return [
-        _member(pair, rows, dataclasses.replace(how, member=i), work, name)
+    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: LikelihoodConfig, work: Work, own: range
+) -> dict[int, RowLikelihoods]:
+    """log p(x) of each row by those of these pairs that are one's own; `whose` names each in what is told."""
+    return {
+        i: _member(pair, rows, dataclasses.replace(how, member=i), work, name)
         for i, (pair, name) in enumerate(zip(pairs, whose, strict=True))
-    ]
+        if i in own
+    }
 
 
 def _member(pair: Pair, rows: Tensor, how: LikelihoodConfig, work: Work, whose: str) -> RowLikelihoods:
@@ -79,15 +80,17 @@ def ensemble(members: list[RowLikelihoods]) -> RowLikelihoods:
 
 
 def members_by_annealing(
-    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: Annealing, seed: int, work: Work
-) -> list[RowLikelihoods]:
+    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: Annealing, seed: int, work: Work, own: range
+) -> dict[int, RowLikelihoods]:
     """The same by annealing; there is no tail of weights to look at, and one chain says nothing of its noise."""
-    found = []
+    found = {}
     for i, (pair, name) in enumerate(zip(pairs, whose, strict=True)):
+        if i not in own:
+            continue
         annealed = anneal(pair, rows, how, seed, work, i, name)
         none = torch.full_like(annealed.log_likelihood, math.nan)
         chains = torch.full_like(none, float(how.chains))
-        found.append(RowLikelihoods(annealed.log_likelihood, annealed.ess, none, none, chains))
+        found[i] = RowLikelihoods(annealed.log_likelihood, annealed.ess, none, none, chains)
     return found
 
 

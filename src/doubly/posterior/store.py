@@ -17,6 +17,7 @@ from doubly.core.cache import Cache, NoCache
 from doubly.core.documented import html_table
 from doubly.core.errors import UserError
 from doubly.core.random import generator
+from doubly.core.ranks import ALONE, Ranks
 from doubly.core.rows import StoredRows
 from doubly.core.types import By, Of, Refit
 from doubly.latents import (
@@ -59,7 +60,8 @@ class Posterior:
     """Weights sampled from their posterior, ready to score rows, draw new ones, complete them and give their codes.
 
     `of` chooses the weights that answer: "mean" (the paper's estimator), "last" (one sample) or "ensemble" (all the
-    samples: the Bayesian predictive, with the weights' uncertainty in it).
+    samples: the Bayesian predictive, with the weights' uncertainty in it); "auto" is the mean of one chain, and the
+    ensemble of several, whose mean is not a model.
     """
 
     method: Method
@@ -95,6 +97,8 @@ class Posterior:
     """Of a row, where rows are images."""
     records: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     """What was recorded of each epoch; nothing where that is not known."""
+    ranks: Ranks = ALONE
+    """Processes of torchrun that share the work: each fits and scores some members of an ensemble."""
     _fitted: dict[str, Tensor] = field(default_factory=dict)
     _moments: Moments | None = None
     _chosen: dict[str, Estimator] = field(default_factory=dict)
@@ -157,11 +161,23 @@ class Posterior:
 
     def samples(self) -> list[Tensor]:
         """Samples of the weights (or averages over windows), evenly spaced over the collection, of all the chains."""
-        return [pair.theta for pair in self._pairs("ensemble")]
+        return [pair.theta for pair in self._ensemble()]
+
+    def pairs(self) -> list[Pair]:
+        """The same, each with the proposal of its chain; there may be none yet."""
+        return [chain._pair(theta) for chain in self._chains for theta in chain.thetas]
 
     def draws(self) -> list[Tensor]:
         """The samples of the weights: `samples()` by its documented name."""
         return self.samples()
+
+    def thinned(self, most: int) -> "Posterior":
+        """The same with at most so many of its samples, evenly spaced over each chain; each keeps one at least."""
+        each = max(1, most // (1 + len(self.others)))
+        first, *rest = [
+            dataclasses.replace(chain, thetas=imputation.spaced(chain.thetas, each)) for chain in self._chains
+        ]
+        return dataclasses.replace(first, others=rest)
 
     # What it answers
 
@@ -169,7 +185,7 @@ class Posterior:
         self,
         x: np.ndarray,
         draws: int = 1000,
-        of: Of = "mean",
+        of: Of = "auto",
         seed: int = 0,
         refine: int = 0,
         by: By = "auto",
@@ -187,7 +203,7 @@ class Posterior:
         """Rows as the model takes them; an error where they cannot be its."""
         return self._format.tensor(x)
 
-    def score(self, x: np.ndarray, how: ScoreConfig, of: Of = "mean", samples: int | None = None) -> RowLikelihoods:
+    def score(self, x: np.ndarray, how: ScoreConfig, of: Of = "auto", samples: int | None = None) -> RowLikelihoods:
         """log p(x) of each row by the estimate that is asked for, or by the nearer one; with how far to trust it."""
         rows = self.rows(x)
         estimator = self.choose(how, rows, None, of, samples).estimator
@@ -200,7 +216,7 @@ class Posterior:
         how: ScoreConfig,
         rows: Tensor,
         trial: Tensor | None,
-        of: Of = "mean",
+        of: Of = "auto",
         samples: int | None = None,
     ) -> Chosen:
         """By the settings, or where they leave it open, by the larger bound on trial rows; None takes training rows."""
@@ -221,7 +237,7 @@ class Posterior:
         return Chosen(self._chosen[tried])
 
     def score_by(
-        self, estimator: Estimator, rows: Tensor, how: ScoreConfig, of: Of = "mean", samples: int | None = None
+        self, estimator: Estimator, rows: Tensor, how: ScoreConfig, of: Of = "auto", samples: int | None = None
     ) -> RowLikelihoods:
         """log p(x) of each row by one estimate; finished work stays in the cache until `tidy`."""
         return scores.ensemble(self._members(estimator, rows, how, self._pairs(of, samples)))
@@ -229,7 +245,7 @@ class Posterior:
     def row_likelihoods(
         self,
         x: np.ndarray,
-        of: Of = "mean",
+        of: Of = "auto",
         how: LikelihoodConfig | None = None,
         samples: int | None = None,
         tidy: bool = True,
@@ -249,11 +265,14 @@ class Posterior:
     ) -> list[RowLikelihoods]:
         """log p(x) of each row by each of these weights."""
         refitted, whose = self._refitted(pairs), _whose(pairs)
+        own = self.ranks.own(len(pairs))
         if estimator == "annealing":
             path = how.annealing(self.model, self.method.proposal)
             given = pairs if path.start == "prior" else refitted
-            return scores.members_by_annealing(given, whose, rows, path, how.draws.seed, self._work)
-        return scores.members_by_draws(refitted, whose, rows, how.draws, self._work)
+            found = scores.members_by_annealing(given, whose, rows, path, how.draws.seed, self._work, own)
+        else:
+            found = scores.members_by_draws(refitted, whose, rows, how.draws, self._work, own)
+        return list(self.ranks.everywhere(found).values())
 
     def can_anneal(self, how: ScoreConfig, rows: Tensor) -> bool:
         """Whether annealing serves this model and these rows."""
@@ -283,12 +302,12 @@ class Posterior:
         return rows_at(self.method, train, index, rng)
 
     def anneal(
-        self, x: np.ndarray, how: Annealing, of: Of = "mean", samples: int | None = None, seed: int = 0
+        self, x: np.ndarray, how: Annealing, of: Of = "auto", samples: int | None = None, seed: int = 0
     ) -> Marginal:
         """log p(x) by annealed importance sampling; rows that are done stay in the cache until `tidy`."""
         return scores.anneal(self._annealed(how, of, samples), self._format.tensor(x), how, seed, self._work)
 
-    def annealing_gap(self, n: int, how: Annealing, of: Of = "mean", samples: int | None = None, seed: int = 0) -> Gap:
+    def annealing_gap(self, n: int, how: Annealing, of: Of = "auto", samples: int | None = None, seed: int = 0) -> Gap:
         """Both bounds of annealed importance sampling for n rows drawn from the model; in the cache until `tidy`."""
         return scores.annealing_gap(self._annealed(how, of, samples), n, how, seed, self._work)
 
@@ -301,7 +320,7 @@ class Posterior:
         """Drop from the cache what is finished and has been handed over."""
         self._work.tidy()
 
-    def sample(self, n: int, of: Of = "mean", seed: int = 0) -> np.ndarray:
+    def sample(self, n: int, of: Of = "auto", seed: int = 0) -> np.ndarray:
         """n new rows; from an ensemble, each row with weights drawn anew."""
         if n < 1:
             raise UserError(f"the number of rows to sample must be at least 1, got {n}")
@@ -373,7 +392,7 @@ class Posterior:
         self.tidy()  # of the trial
         return Scorer(how.draws.draws, path if chosen else None, seed)
 
-    def encode(self, x: np.ndarray, draws: int = 100, of: Of = "mean", seed: int = 0) -> list[np.ndarray]:
+    def encode(self, x: np.ndarray, draws: int = 100, of: Of = "auto", seed: int = 0) -> list[np.ndarray]:
         """E[z | x] for each latent layer, from the data upward; of an ensemble, by the shares p(x | theta_m)."""
         check_draws(draws)
         if self.others:
@@ -466,25 +485,31 @@ class Posterior:
     def _pairs(self, of: Of, samples: int | None = None) -> list[Pair]:
         """The weights asked for, with proposals that are not fitted to them yet."""
         choices: dict[str, Callable[[], list[Pair]]] = {
+            "auto": self._ensemble if self.others else lambda: [self._pair(self.mean(samples))],
             "mean": lambda: [self._pair(self.mean(samples))],
             "last": lambda: [chain._pair(chain.last()) for chain in self._chains],
             "ensemble": self._ensemble,
         }
         if of not in choices:
             raise UserError(f"of must be one of {', '.join(choices)}, got {of!r}")
-        if samples is not None and of != "mean":
+        if samples is not None and (of not in ("auto", "mean") or self.others):
             raise UserError(f"a number of samples chooses a mean, got of {of!r}: leave one of the two out")
         return choices[of]()
 
     def _ensemble(self) -> list[Pair]:
-        pairs = [chain._pair(theta) for chain in self._chains for theta in chain.thetas]
+        pairs = self.pairs()
         if not pairs:
             raise UserError("this run has stored no samples of the weights: resume it, or ask for the last (--of last)")
         return pairs
 
     def _refitted(self, pairs: Sequence[Pair]) -> Iterator[Pair]:
-        """The same with proposals fitted to them, each when its turn comes."""
-        for pair, whose in zip(pairs, _whose(pairs), strict=True):
+        """The same with proposals fitted to them, each when its turn comes; ranks share the fits, and wait for all."""
+        named = list(zip(pairs, _whose(pairs), strict=True))
+        if self.ranks.size > 1:
+            fitted = {i: self._fitted_phi(*named[i]) for i in self.ranks.own(len(pairs))}
+            for i, phi in self.ranks.everywhere(fitted).items():
+                self._fitted[self._proposal_name(pairs[i])] = phi
+        for pair, whose in named:
             yield pair._replace(phi=self._fitted_phi(pair, whose))
 
     def _fitted_phi(self, pair: Pair, whose: str) -> Tensor:
@@ -521,6 +546,12 @@ class Posterior:
         train = self.train()
         halfway = self._work.load(name, Halfway, beginning(method, pair.phi, train))
         return refit(method, pair.theta, pair.phi, train, passes, watch, halfway)
+
+
+def together(posteriors: Sequence[Posterior]) -> Posterior:
+    """Several as one, whose ensemble has the samples of all their chains."""
+    first, *rest = [chain for each in posteriors for chain in each._chains]
+    return dataclasses.replace(first, others=[dataclasses.replace(chain, others=()) for chain in rest])
 
 
 def _whose(pairs: Sequence[Pair]) -> list[str]:

@@ -71,7 +71,7 @@ class PosteriorInUnits(Posterior):
         self,
         x: Any,
         draws: int = 1000,
-        of: Of = "mean",
+        of: Of = "auto",
         seed: int = 0,
         refine: int = 0,
         by: By = "auto",
@@ -82,7 +82,7 @@ class PosteriorInUnits(Posterior):
         found = super().log_likelihood(rows, draws, of, seed, refine, by, temperatures)
         return in_units(found, rows, self._units.log_scale)
 
-    def sample(self, n: int, of: Of = "mean", seed: int = 0) -> Any:
+    def sample(self, n: int, of: Of = "auto", seed: int = 0) -> Any:
         """A table of n new rows."""
         return self._units.decode(super().sample(n, of, seed))
 
@@ -95,7 +95,7 @@ class PosteriorInUnits(Posterior):
         copies = [units.decode(completed) for completed in found.completions]
         return ImputedTable(copies, units.decode(found.mean), found.spread * np.exp(units.log_scale))
 
-    def encode(self, x: Any, draws: int = 100, of: Of = "mean", seed: int = 0) -> list[np.ndarray]:
+    def encode(self, x: Any, draws: int = 100, of: Of = "auto", seed: int = 0) -> list[np.ndarray]:
         """E[z | x] for each latent layer, from the data upward."""
         return super().encode(self._units.encode(x), draws, of, seed)
 

@@ -15,10 +15,13 @@ records      metrics.jsonl: a line for each epoch, with a checksum
 checkpoints  checkpoints and samples as files
 file_cache   a cache in the run folder, or elsewhere where that cannot be written to
 progress     what a person sees while waiting
+stops        clean stops by signals
 plan         a budget of time: epochs and samples that fit into it
-trackers     where the numbers of each epoch are also sent
+trackers     who is told of a fit, and where the numbers of each epoch are also sent
 watch        where a fit stands, in one line
 folder       the run folder
 export       a finished run as one file
+chains       several chains at the same time, each in a process of its own
 fit          fit and resume
+worker       the process of a chain
 """

@@ -20,6 +20,7 @@ from doubly.samplers import SAMPLERS, Adam, Sampler
 from doubly.samplers.priors import PRIORS, Prior
 from doubly.samplers.schedules import SCHEDULES
 from doubly.training.method import Every, Method
+from doubly.training.shards import check_shards
 
 AUTO = "auto"
 PATIENCE_STEPS, LEAST_PATIENCE = 2_000, 10  # without a rise, and at least so many epochs
@@ -53,6 +54,7 @@ def build(config: Config, data: Data | Facts) -> Method:
         config.proposal, data=data.width, hidden=config.hidden, start=config.start, masked=data.has_missing
     )
     if isinstance(data, Data):
+        check_shards(config.shards, len(data.all_train), config.batch)
         _check_size(config, model, proposal, len(data.all_train))
     _check_data_layer(config, model, data)
     _check_latent_layers(model, proposal)
@@ -72,6 +74,7 @@ def build(config: Config, data: Data | Facts) -> Method:
         estimator=estimator,
         optimiser=Adam(),
         refitter=refitter,
+        shards=max(1, config.shards),
         dynamic=data.dynamic,
         collect_every=Every.parse(config.collect_every),
         schedule=SCHEDULES.make(config.schedule),

@@ -18,11 +18,14 @@ from doubly.core.types import Binarise, Start, Step
 from doubly.training.settings import Settings
 
 MOST_THREADS = 1024  # beyond which starting them fails in ways that cannot be caught
+# settings with a least and a largest value; each chain is a process
+BETWEEN = (("chains", 1, 256), ("shards", 0, 65_536), ("rank_seconds", 1, 10**6))
 
 # the groups of the help, and the order in which it and config.json show the settings; commands add flags to the first
 GROUPS: dict[str, tuple[str, ...]] = {
     "basic": (
-        "data", "out", "minutes", "hidden", "preset", "config", "overwrite", "json", "tracker", "seed", "threads",
+        "data", "out", "minutes", "chains", "hidden", "preset", "config", "overwrite", "json", "tracker", "seed",
+        "threads",
     ),
     "data and model": ("binarise", "model", "proposal", "start", "prior"),
     "sampling the weights": (
@@ -36,7 +39,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "valid_draws", "patience", "min_epochs", "epochs", "collect", "collect_every", "window",
     ),
     "what is stored": ("keep", "keep_mb", "means", "checkpoint_epochs", "checkpoint_minutes"),
-    "machine": ("retries", "device", "compile"),
+    "machine": ("retries", "device", "compile", "shards", "deterministic", "rank_seconds"),
 }  # fmt: skip
 ORDER = tuple(name for names in GROUPS.values() for name in names)
 
@@ -65,6 +68,9 @@ class Config(Settings):
     minutes: float = 0.0
     """Minutes that the fit may take: burn-in, samples and a short evaluation are planned to fit in (0: no limit).
     Compiling, once on a machine, is not counted."""
+    chains: int = 1
+    """Chains to run at the same time, each in a process of its own with a seed and a start of its own: their samples
+    make one posterior, and whether they agree says whether they have mixed."""
     binarise: Binarise | None = None
     """How grey pixels become 0 or 1: by a threshold, drawn once, or drawn anew each time a row is used; each data set
     has a default."""
@@ -134,6 +140,13 @@ class Config(Settings):
     """Where to compute: cpu, cuda, …"""
     compile: bool = False
     """Compile the plain kernels with torch.compile: for a GPU; on a CPU the fused kernels do not need it."""
+    shards: int = 0
+    """Parts of each mini-batch, with random numbers of their own, which the ranks of torchrun share (0: 1, or under
+    torchrun 4, and more for more than 4 ranks)."""
+    deterministic: bool = False
+    """Under torchrun: add gradients in one order, so that any number of ranks gives the same bits; more is sent."""
+    rank_seconds: float = 300.0
+    """Under torchrun: seconds after which a rank that does not answer is given up."""
     threads: int = 0
     """Threads to compute with; 0 takes one for small models and all cores for others. A resumed run keeps it."""
 
@@ -144,6 +157,9 @@ class Config(Settings):
         for number in self.means:
             if number < 1:
                 raise UserError(f"means must be of at least 1 sample, got {number}")
+        self._check_ranges()
+
+    def _check_ranges(self) -> None:
         for name in ("keep", "keep_mb", "threads", "checkpoint_minutes", "retries", "minutes"):
             if getattr(self, name) == math.inf:
                 raise UserError(f"{name} must be finite, got {getattr(self, name)}")
@@ -151,6 +167,9 @@ class Config(Settings):
                 raise UserError(f"{name} must not be negative, got {getattr(self, name)}")
         if self.threads > MOST_THREADS:
             raise UserError(f"threads must be at most {MOST_THREADS}, got {self.threads}")
+        for name, least, most in BETWEEN:
+            if not least <= getattr(self, name) <= most:
+                raise UserError(f"{name} must be between {least} and {most}, got {getattr(self, name):g}")
         if self.checkpoint_epochs < 1:
             raise UserError(f"checkpoint_epochs must be at least 1, got {self.checkpoint_epochs}")
 

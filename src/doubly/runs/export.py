@@ -22,17 +22,18 @@ from doubly.core.errors import RunWarning, UserError
 from doubly.core.files import write
 from doubly.core.sealed import MOST_JSON, parse_json
 from doubly.data import Columns
-from doubly.posterior.store import Posterior
+from doubly.posterior.store import Posterior, together
 from doubly.posterior.units import PosteriorInUnits
 from doubly.runs import sources
 from doubly.runs.build import Facts, build
 from doubly.runs.config import Config, from_dict
 from doubly.runs.folder import Run
 from doubly.runs.versions import ADDED, made_with
+from doubly.training.method import Method
 from doubly.training.state import moments
 
 SUFFIX = ".doubly"
-FORMAT = 2  # 1 did not say what had computed the weights
+FORMAT = 3  # of several chains; of one it is 2. Format 1 did not say what had computed the weights
 PARTS = ("model.json", "weights.safetensors")
 MOST_WEIGHTS = 2**32  # bytes
 # what zipfile and safetensors raise of files that are none: also of a flag that says encrypted, and of versions to come
@@ -50,14 +51,17 @@ def export(run: Run, file: str | Path, refit: int = 100) -> Path:
     if own := _code(run.config):
         raise UserError(f"{run.path} uses code of your own ({own[0]}), which one file cannot hold: share the folder")
     posterior = run.posterior(refit_passes=refit)
-    (pair,) = posterior._refitted(posterior._pairs("mean"))
     columns, facts = moments(posterior.method, posterior.train()), run.facts
-    weights = {
-        "mean": pair.theta, "phi": pair.phi, "last": posterior.last(), "column_mean": columns.mean,
-        "column_spread": columns.spread, **{f"sample-{i}": theta for i, theta in enumerate(posterior.thetas)},
-    }  # fmt: skip
+    weights = {"column_mean": columns.mean, "column_spread": columns.spread}
+    chains = [dataclasses.replace(chain, others=()) for chain in (posterior, *posterior.others)]
+    for number, chain in enumerate(chains):
+        (pair,) = chain._refitted(chain._pairs("mean"))
+        named = {"mean": pair.theta, "phi": pair.phi, "last": chain.last()}
+        named |= {f"sample-{i}": theta for i, theta in enumerate(chain.thetas)}
+        weights |= {_of_chain(number, name): vector for name, vector in named.items()}
     told: dict[str, Any] = {
-        "format": FORMAT,
+        "format": FORMAT if len(chains) > 1 else 2,
+        **({"chains": len(chains)} if len(chains) > 1 else {}),
         "version": __version__,
         "made": made_with(run.config.threads),
         "config": dataclasses.asdict(dataclasses.replace(run.config, data="")),  # a path says more than it should
@@ -98,25 +102,39 @@ def load_scaled(file: str | Path, **options: Any) -> Posterior:
         for name in ("column_mean", "column_spread"):  # before a model of that width is built
             _check(weights, name, facts.width, "numbers, one for each column")
         method = build(config, facts)
-        names = [name for name in sorted(weights, key=_number) if name.startswith("sample-")]
-        for name in ("mean", "last", "phi", *names):
-            chain = method.proposal if name == "phi" else method.model
-            _check(weights, name, chain.size, "weights of its model")
         mean, spread = weights["column_mean"].double(), weights["column_spread"].double()
-        return Posterior(
-            method=method,
-            phi=weights["phi"],
-            last_theta=weights["last"],
-            mean_theta=weights["mean"],
-            thetas=[weights[name] for name in names],
-            train=lambda: torch.stack([mean - spread, mean + spread]),
-            epoch=_count("epoch", told["epoch"]),
-            collected=_count("collected", told["collected"]),
-            shape=facts.shape,
-            **({"refit_passes": 0} | options),
-        )
+        fields: dict[str, Any] = {
+            "method": method,
+            "train": lambda: torch.stack([mean - spread, mean + spread]),
+            "epoch": _count("epoch", told["epoch"]),
+            "collected": _count("collected", told["collected"]),
+            "shape": facts.shape,
+            "refit_passes": 0,
+        }
+        chains = _count("chains", told.get("chains", 1))
+        return together([Posterior(**_of_one(weights, n, method), **fields | options) for n in range(max(1, chains))])
     except (KeyError, TypeError, ValueError, OverflowError) as error:  # a UserError is one, too
         raise UserError(f"{path} is damaged, or no file of doubly export: {error}") from None
+
+
+def _of_chain(number: int, name: str) -> str:
+    """The name of a vector of a chain in the file; those of the first have no number."""
+    return f"{number}/{name}" if number else name
+
+
+def _of_one(weights: dict[str, torch.Tensor], number: int, method: Method) -> dict[str, Any]:
+    """What the file has of a chain: fields of its posterior."""
+    start = _of_chain(number, "sample-")
+    names = sorted((name for name in weights if name.startswith(start)), key=lambda name: int(name[len(start) :]))
+    for name in (*(_of_chain(number, each) for each in ("mean", "last", "phi")), *names):
+        chain = method.proposal if name == _of_chain(number, "phi") else method.model
+        _check(weights, name, chain.size, "weights of its model")
+    return {
+        "phi": weights[_of_chain(number, "phi")],
+        "last_theta": weights[_of_chain(number, "last")],
+        "mean_theta": weights[_of_chain(number, "mean")],
+        "thetas": [weights[name] for name in names],
+    }
 
 
 def read_facts(file: str | Path) -> tuple[Facts, Columns | None]:
@@ -184,7 +202,3 @@ def _parts(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             "update doubly"
         )
     return told, {name: tensor.clone() for name, tensor in weights.items()}
-
-
-def _number(name: str) -> int:
-    return int(name.rpartition("-")[2]) if name.startswith("sample-") else -1

@@ -20,6 +20,7 @@ class ConfigFields(TypedDict, total=False):
 
     data: Any  # a name or a path, or a table in memory
     minutes: float
+    chains: int
     hidden: tuple[int, ...]
     seed: int
     threads: int
@@ -61,6 +62,9 @@ class ConfigFields(TypedDict, total=False):
     retries: int
     device: str
     compile: bool
+    shards: int
+    deterministic: bool
+    rank_seconds: float
 
 
 def documented(doc: str) -> str:

@@ -6,10 +6,9 @@ import os
 import shlex
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
 
@@ -17,21 +16,25 @@ import torch
 from torch import Tensor
 
 from doubly.core.errors import Diverged, UserError
+from doubly.core.launch import launched, on_this_machine, restarts, usual_shards
+from doubly.core.ranks import Ranks, team
 from doubly.core.rows import StoredRows
 from doubly.data import Data, absolute, missing_mask, unscaled
 from doubly.data.files import Options, from_memory
 from doubly.kernels.choose import compiling, forked
 from doubly.kernels.threads import set_threads
 from doubly.posterior.store import Posterior
-from doubly.runs import automatic, presets, sources
+from doubly.runs import automatic, chains, presets, sources
 from doubly.runs.build import AUTO, build, chosen_estimator, training_rows, with_plan
+from doubly.runs.chains import cores
 from doubly.runs.config import MOST_THREADS, Config, from_dict
 from doubly.runs.export import load_file
 from doubly.runs.fields import ConfigFields, documented, signature_with_fields
 from doubly.runs.folder import Run
 from doubly.runs.plan import Asked, Budget, spent_in
 from doubly.runs.progress import Progress
-from doubly.runs.trackers import Tracker, numbers
+from doubly.runs.stops import Interrupted, stop_signal
+from doubly.runs.trackers import NOBODY, Listeners, Tracker, numbers
 from doubly.runs.trackers import tracker as find_tracker
 from doubly.runs.versions import differences
 from doubly.runs.watch import Watch
@@ -39,32 +42,11 @@ from doubly.samplers.sampler import NEAR
 from doubly.training.method import Method, latest_start
 from doubly.training.protocol import Record, keeps_sample
 from doubly.training.protocol import fit as train_fit
-from doubly.training.state import State, finished, healthy, init, planned, planned_from
+from doubly.training.state import State, finished, healthy, init, own_part, planned, planned_from, whole
 
 # multiplications in a step below which one thread is as fast as two, and not slowed by other programs
 SHARED_WORK = 20_000_000
 IN_MEMORY = "a table in memory"  # what a run says of its data, whose rows it has stored
-
-
-class Interrupted(KeyboardInterrupt):
-    """Work stopped by a signal; its state was saved first."""
-
-    def __init__(self, message: str, number: int):
-        super().__init__(message)
-        self.number = number
-
-
-class Listeners(NamedTuple):
-    """Who is told of a fit while it goes on."""
-
-    on_epoch: Callable[[dict[str, Any]], bool | None] | None = None
-    """Given the record of each epoch, as in metrics.jsonl; True stops the fit, which can be resumed."""
-    on_sample: Callable[[int, Tensor], bool | None] | None = None
-    """Given the number of each sample and the weights; True stops the fit, which can be resumed."""
-    tracker: Tracker | None = None
-
-
-NOBODY = Listeners()
 
 
 def fit(
@@ -136,6 +118,8 @@ def fit_config(
     `data` from memory take the place of those that the settings name.
     """
     check_device(config.device)
+    if launched() and restarts() and (Path(out) / "config.json").exists():  # torchrun has started us again
+        return resume(out, quiet, until=until, allow_code=True, listeners=listeners)
     in_memory, said = data is not None, config.model
     if data is None:
         config, data = automatic.read(dataclasses.replace(config, data=absolute(config.data)))
@@ -147,19 +131,38 @@ def fit_config(
             *notes,
         )
     config = with_plan(config, len(data.all_train))
+    if config.chains == 1:
+        config = dataclasses.replace(config, shards=config.shards or usual_shards())
     method = build(config, data)  # wrong settings are refused here, before a folder is made
     config = dataclasses.replace(
         config,
         estimator=chosen_estimator(config, method.model),
-        threads=config.threads or enough_threads(method, config.draws),
+        threads=config.threads
+        or chains.fair_threads(
+            enough_threads(method, config.draws), config.chains if config.chains > 1 else on_this_machine()
+        ),
     )
     config = sources.pinned(config)
-    with (
-        Run.create(out, config, data, overwrite, in_memory, asked if config.minutes else None) as run,
-        use_threads(config.threads),
-        compiling(config.compile),
-    ):
-        return _train(run, data, method, quiet, until, notes, Budget(config.minutes, 0.0, *asked), listeners)
+    ranks, created = (
+        team(config.device, config.rank_seconds, config.deterministic),
+        Run.create(out, config, data, overwrite, in_memory, asked if config.minutes else None),
+    )
+    how = chains.How(quiet, until, notes=notes)
+    if not ranks.first:
+        ranks.agreed(None)  # once the first has made the folder
+        return _go(Run(out, allow_code=True), data, how, Budget(config.minutes, 0.0, *asked), listeners, ranks)
+    with created as run:
+        ranks.agreed(None)
+        return _go(run, data, how, Budget(config.minutes, 0.0, *asked), listeners, ranks)
+
+
+def _go(run: Run, data: Data, how: chains.How, budget: Budget, listeners: Listeners, ranks: Ranks) -> Run:
+    """Train from where the run stands: its chains, each in a process of its own, or the one that it is."""
+    if run.config.chains > 1:
+        return chains.go_on(run, data, run.has_rows, how, listeners, ranks)
+    with use_threads(how.threads or run.config.threads), compiling(run.config.compile):
+        method = build(run.config, data)
+        return _train(run, data, method, how.quiet, how.until, how.notes, budget, listeners, ranks)
 
 
 def resume(
@@ -178,9 +181,13 @@ def resume(
     run = Run(path, allow_code)
     check_device(run.config.device)
     data = run.data()
-    with run.locked(), use_threads(threads or run.config.threads), compiling(run.config.compile):
-        budget = Budget(run.config.minutes, spent_in(run.metrics()), *run.asked)
-        return _train(run, data, build(run.config, data), quiet, until, (), budget, listeners)
+    if launched() and run.config.chains == 1 and not run.config.shards > 1:
+        raise UserError(f"{path} has no shards that ranks could share: resume it without torchrun")
+    config, how = run.config, chains.How(quiet, until, threads)
+    ranks = team(config.device, config.rank_seconds, config.deterministic)
+    with run.locked() if ranks.first else nullcontext():
+        ranks.agreed(None)  # once the first has the lock
+        return _go(run, data, how, Budget(run.config.minutes, spent_in(run.metrics()), *run.asked), listeners, ranks)
 
 
 @contextmanager
@@ -209,19 +216,22 @@ def load(path: str | Path, allow_code: bool = False, **options: Any) -> Posterio
 
 def _train(
     run: Run, data: Data, method: Method, quiet: bool, until: float, notes: tuple[str, ...], budget: Budget,
-    listeners: Listeners,
+    listeners: Listeners, ranks: Ranks,
 ) -> Run:  # fmt: skip
     """Train from the last checkpoint, or from the start, to the end of the protocol or the time `until`."""
     train = training_rows(data, run.config.device)
     valid = torch.as_tensor(data.valid).to(run.config.device)
-    with Progress(quiet) as progress, stop_signal() as stopped:
-        _warn_of_crowding(progress)
+    with listeners.progress or Progress(quiet or not ranks.first) as progress, stop_signal() as stopped:
+        if listeners.progress is None:
+            _warn_of_crowding(progress)
         for note in notes:
             progress.say(note)
         for line in sources.changed(run.folder):
             progress.say(line)
-        state = _restore(run, method, train)
-        run.migrate(state)
+        state = _restore(run, method, train, ranks)
+        ranks.same((state.epoch, state.batch, state.inner), "step")
+        if ranks.first:
+            run.migrate(state)
         if changes := list(differences(run.made, torch.get_num_threads())):
             progress.say(
                 f"warning: not the same bits as without a stop, for this is computed with {'; '.join(changes)}"
@@ -232,10 +242,10 @@ def _train(
         _note_missing(progress, data)
         _warn_of_scale(progress, data)
         _check_plan(run.config, method, len(train))
-        if listeners.tracker:
+        if listeners.tracker and ranks.first:
             listeners.tracker.start(str(run.path), dataclasses.asdict(run.config))
         watch = Watch(method, len(train), [record["valid"] for record in run.metrics()])
-        told = _Told(progress, watch, stopped, until, budget, listeners)
+        told = _Told(progress, watch, stopped, until, budget, listeners if ranks.first else NOBODY, ranks)
         _go_on(run, data, method, (train, valid), state, told)
         return run
 
@@ -248,17 +258,20 @@ def _go_on(
     while not finished(method, state):
         loop = _Loop(run, method, len(train), state, told)
         try:
-            for now, record in train_fit(method, train, valid, state):
+            for now, record in train_fit(method, train, valid, state, told.ranks):
                 state = now
                 if loop.ends(now, record):
                     return
                 if loop.changed:
                     break
         except Diverged as error:
-            state = _retried(run, method, data, train, state.retried + 1, error, told.progress)
+            state = _retried(run, method, data, train, state.retried + 1, error, told)
             continue
         if loop.changed:  # by the budget: go on by another plan
-            run.replan(**loop.changed)
+            if told.ranks.first:
+                run.replan(**loop.changed)
+            else:
+                run.config = dataclasses.replace(run.config, **loop.changed)
             method = build(run.config, data)
             told.watch.follow(method)
             if told.watch.is_first_plan or told.budget.left <= 0:
@@ -284,10 +297,11 @@ class _Told(NamedTuple):
     until: float
     budget: Budget
     listeners: Listeners
+    ranks: Ranks
 
 
 def _retried(
-    run: Run, method: Method, data: Data, train: Tensor | StoredRows, number: int, error: Diverged, progress: Progress
+    run: Run, method: Method, data: Data, train: Tensor | StoredRows, number: int, error: Diverged, told: _Told
 ) -> State:
     """The last good state with a third of the step, saved, so that a stop does not bring the larger step back."""
     if number > run.config.retries:
@@ -295,21 +309,32 @@ def _retried(
         scale = f"; {columns} columns are far from mean 0 and standard deviation 1: scale them first" if columns else ""
         after = f" (after {run.config.retries} retries, each with a third of the step)" if run.config.retries else ""
         raise Diverged(f"{error}{after}{scale}") from None
-    state = _restore(run, method, train)._replace(retried=number)
-    if run.checkpoint.exists():  # otherwise it starts over, and comes here again
-        run.save(state)
-    progress.say(
+    state = _restore(run, method, train, told.ranks)._replace(retried=number)
+    if told.ranks.agreed(run.checkpoint.exists()):  # otherwise it starts over, and comes here again
+        _save(run, method, state, told.ranks)
+    told.progress.say(
         f"{error}; going back to epoch {state.epoch + 1} with a third of the step (retry {number} of "
         f"{run.config.retries})"
     )
     return state
 
 
-def _restore(run: Run, method: Method, train: Tensor | StoredRows) -> State:
-    """The state of the last checkpoint, or a fresh one; records that are newer than it are dropped."""
+def _restore(run: Run, method: Method, train: Tensor | StoredRows, ranks: Ranks) -> State:
+    """The state of the last checkpoint, or a fresh one; records that are newer than it are dropped.
+
+    A rank has the memory of its own shards alone.
+    """
     state = run.restore(method) or init(method, train)
-    run.forget_after(state.epoch)
-    return state
+    if ranks.first:
+        run.forget_after(state.epoch)
+    return own_part(state, method.shards, ranks)
+
+
+def _save(run: Run, method: Method, state: State, ranks: Ranks) -> None:
+    """A checkpoint of what all ranks have, at the same step; the first rank writes it, if its numbers are finite."""
+    state = whole(state, method.shards, ranks)
+    if ranks.first and healthy(state):  # if it is not, the end of the epoch will say so
+        run.save(state)
 
 
 def _check_plan(config: Config, method: Method, n_data: int) -> None:
@@ -327,28 +352,35 @@ class _Loop:
         self._keeper = _Keeper(run, method, n_data, state.collected)
         self._collected = state.collected
         self._saved_at = self._epoch_began = time.monotonic()
+        self._enough = False  # whether a listener has said so within the epoch
         self.changed: dict[str, Any] = {}
         """Settings of another plan, by which to go on."""
 
     def ends(self, state: State, record: Record | None) -> bool:
         """Take note of a new state, with the record of an epoch if one has just ended; True if it is time to end."""
-        now, done, stopped = time.monotonic(), finished(self._method, state), self._told.stopped
+        now, done, ranks = time.monotonic(), finished(self._method, state), self._told.ranks
         over = record is not None and now >= self._told.until
-        self._keeper.see(state)
+        if ranks.first:
+            self._keeper.see(state)
         enough = self._tell(state, record, now)
+        if record is not None:  # what depends on time, or on the user's functions, the first rank decides
+            over, enough, self.changed = ranks.agreed((over, enough, self.changed))
+        ranks.wish_stop = ranks.wish_stop or bool(self._told.stopped)
+        ranks.wish_save = ranks.wish_save or (ranks.first and self._is_late(now))
+        save, stopped = ranks.heard
         done = done or (self.changed.get("epochs") == state.epoch)
         self._told.watch.show(self._told.progress, state, record, done, self._told.budget.left)
-        if done:
+        if done and ranks.first:
             _tell_temperature(self._told.progress, self._method, self._run.metrics())
-        if done or over or enough or stopped or self.changed or self._is_due(state, record, now):
+        if done or over or enough or stopped or self.changed or save or self._is_due(state, record):
             self._save(state)
         if stopped and not done:
             raise Interrupted(
                 f"stopped in epoch {state.epoch + 1} after mini-batch {state.batch}, all saved; "
                 f"go on with: doubly resume {shlex.quote(str(self._run.path))}",
-                stopped[0],
+                self._told.stopped[0] if self._told.stopped else signal.SIGTERM,
             )
-        return over or enough
+        return over or enough if record is not None or ranks.size == 1 else False
 
     def _tell(self, state: State, record: Record | None, now: float) -> bool:
         """Log the epoch, tell the listeners, and look at the budget; True if a listener has enough."""
@@ -358,7 +390,10 @@ class _Loop:
             if listeners.on_sample:
                 enough = listeners.on_sample(state.collected, state.theta.theta.clone()) is True
         if record is None:
+            self._enough = self._enough or enough
             return enough
+        if not self._told.ranks.first:
+            return False
         seconds = round(now - self._epoch_began, 3)
         self._epoch_began = now
         logged = record._asdict() | {"seconds": seconds} | ({"retried": state.retried} if state.retried else {})
@@ -368,18 +403,20 @@ class _Loop:
             listeners.tracker.log(record.epoch, numbers(logged))
         if listeners.on_epoch:
             enough = listeners.on_epoch(logged) is True or enough
-        return enough
+        return enough or self._enough
 
-    def _is_due(self, state: State, record: Record | None, now: float) -> bool:
-        """Whether a checkpoint is due, by epochs or by minutes."""
-        config = self._run.config
-        by_epochs = record is not None and state.epoch % config.checkpoint_epochs == 0
-        return by_epochs or now - self._saved_at >= 60 * config.checkpoint_minutes
+    def _is_due(self, state: State, record: Record | None) -> bool:
+        """Whether a checkpoint is due by epochs."""
+        return record is not None and state.epoch % self._run.config.checkpoint_epochs == 0
+
+    def _is_late(self, now: float) -> bool:
+        """Whether a checkpoint is due by minutes."""
+        return now - self._saved_at >= 60 * self._run.config.checkpoint_minutes
 
     def _save(self, state: State) -> None:
-        if healthy(state):  # if it is not, the end of the epoch will say so
-            self._run.save(state)
-            self._saved_at = time.monotonic()
+        _save(self._run, self._method, state, self._told.ranks)
+        self._saved_at = time.monotonic()
+        self._told.ranks.wish_save = False
 
 
 class _Keeper:
@@ -405,39 +442,10 @@ class _Keeper:
             self._run.keep(state.collected, state.window.float())
 
 
-@contextmanager
-def stop_signal() -> Iterator[list[int]]:
-    """A list that receives the number of a signal to stop; a second signal stops at once."""
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received  # only the main thread may set handlers
-        return
-
-    def note(number: int, frame: Any) -> None:
-        received.append(number)
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-    stops = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as it is under nohup, and stays
-        stops.append(signal.SIGHUP)
-    before = {each: signal.signal(each, note) for each in stops}
-    try:
-        yield received
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
-
-
 def enough_threads(method: Method, draws: int) -> int:
     """All cores, or one where a step is too little work to share."""
     multiplications = (method.model.size + method.proposal.size) * method.batch * draws
-    return _cores() if multiplications > SHARED_WORK else 1
-
-
-def _cores() -> int:
-    """The cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores() if multiplications > SHARED_WORK else 1
 
 
 def check_device(device: str) -> None:
@@ -484,7 +492,7 @@ def _warn_of_scale(progress: Progress, data: Data) -> None:
 
 def _warn_of_crowding(progress: Progress) -> None:
     """Threads wait for the one whose core is busy with something else: ten times slower is not rare."""
-    number, cores = torch.get_num_threads(), _cores()
-    free = max(1, cores - round(os.getloadavg()[0]))
+    number, there = torch.get_num_threads(), cores()
+    free = max(1, there - round(os.getloadavg()[0]))
     if number > free:
-        progress.say(f"warning: {number} threads, but only {free} of {cores} cores look free; try --threads {free}")
+        progress.say(f"warning: {number} threads, but only {free} of {there} cores look free; try --threads {free}")

@@ -9,6 +9,7 @@ posterior/       means of the samples, single samples, proposals fitted to them
 evaluations/     results of `doubly evaluate`
 own_files/       the source of members of the user's own, with checksums
 report.html, figures/
+chains/          of several chains: each a run folder by its number, and lost.json, which says why some are lost
 curves/          runs that were fitted along this one for a curve
 scoring.json     how long `doubly reproduce` has evaluated it
 damaged/         what `doubly repair` has set aside
@@ -40,7 +41,7 @@ from doubly.core.rows import blocks
 from doubly.core.sealed import MOST_JSON, dump_json, dump_tensors, load_json, load_tensors, parse_json
 from doubly.data import SPLITS, Columns, Data
 from doubly.data import load as load_data
-from doubly.posterior.store import Posterior
+from doubly.posterior.store import Posterior, together
 from doubly.posterior.units import PosteriorInUnits
 from doubly.runs import records, sources
 from doubly.runs.build import Facts, build, training_rows
@@ -62,6 +63,7 @@ from doubly.training.method import Method
 from doubly.training.state import State, decode, wait_again
 
 ROWS = "rows.safetensors"
+CHAINS, LOST = "chains", "chains/lost.json"
 OURS = (
     "config.json",
     "data.json",
@@ -71,6 +73,7 @@ OURS = (
     "posterior",
     "evaluations",
     "figures",
+    "chains",
     "curves",
     "report.html",
     "scoring.json",
@@ -92,6 +95,7 @@ class Run:
                 f"{self.path} holds no run (it has no config.json): make one with doubly fit --out {self.path}"
             )
         self.config = self._read_config()
+        self._allow_code = allow_code
         sources.use_copies(self.folder, self.config, allow_code)
         self.made: dict[str, Any] = {}
         self._samples: dict[str, str] = {}
@@ -114,6 +118,8 @@ class Run:
             "model": "-".join([config.model, *map(str, config.hidden)]),
             "sampler": config.sampler,
         }
+        if config.chains > 1:
+            return told | {"chains": str(config.chains)}
         try:
             content = self.folder.read("metrics.jsonl") or b""
         except UserError:
@@ -191,7 +197,8 @@ class Run:
             try:
                 yield run
             except Exception:
-                if not folder.exists(STATE):
+                begun = (STATE, *(f"{CHAINS}/{number}/{STATE}" for number in run.numbers))
+                if not any(map(folder.exists, begun)):
                     _remove_run(folder)
                 raise
 
@@ -231,6 +238,8 @@ class Run:
     @property
     def fingerprint(self) -> str:
         """A digest that identifies this chain at its last checkpoint."""
+        if self.config.chains > 1:
+            return hashlib.sha256("".join(chain.fingerprint for chain in self.chains).encode()).hexdigest()
         content = self.folder.read(STATE) or str(self.path.resolve()).encode()
         return hashlib.sha256(content).hexdigest()
 
@@ -287,7 +296,7 @@ class Run:
 
     def data(self) -> Data:
         """The data that the run was made with; an error if they have changed. Tables are stored in the run."""
-        if self.folder.exists(ROWS):
+        if self.has_rows:
             return self._table()
         data = load_data(self.config.data, binarise=self.config.binarise)
         facts, file = _facts(data), self.path / "data.json"
@@ -300,6 +309,11 @@ class Run:
                 f"put it back"
             )
         return data
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the rows are stored in the run."""
+        return self.folder.exists(ROWS)
 
     def _table(self) -> Data:
         """The rows as they were when the run was made."""
@@ -317,7 +331,12 @@ class Run:
         return data
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The records of the epochs finished; what is damaged or cut short is left out, and told."""
+        """The records of the epochs finished; what is damaged or cut short is left out, and told.
+
+        Of several chains, those of the first.
+        """
+        if self.config.chains > 1:
+            return self.chains[0].metrics() if self.chains else []
         found, damaged = records.read(self.folder.read("metrics.jsonl") or b"", self.format > 1)
         lacking = peek_epoch(self.folder) - len({record["epoch"] for record in found})
         said = f"{damaged} of its lines are left out" if damaged else f"{lacking} of its lines are missing"
@@ -333,6 +352,42 @@ class Run:
         """Drop the records of later epochs, which are not in the checkpoint; they will be made again."""
         lines = [records.line(record) for record in self.metrics() if record["epoch"] <= epoch]
         self.folder.write("metrics.jsonl", b"".join(lines))
+
+    # Several chains
+
+    @property
+    def numbers(self) -> range:
+        """The numbers of the chains in chains/; none where the run is one chain."""
+        return range(self.config.chains if self.config.chains > 1 else 0)
+
+    def chain(self, number: int) -> "Run":
+        """A chain of this run by its number, which is a run folder of its own."""
+        if not self.folder.exists(f"{CHAINS}/{number}/config.json"):
+            raise Damaged(f"{self.path} has no chain {number}: doubly resume {self.path} makes it again")
+        return Run(self.path / CHAINS / str(number), self._allow_code)
+
+    @property
+    def chains(self) -> list["Run"]:
+        """The chains whose samples count: the run itself, or those of several that are not lost."""
+        lost = self.lost
+        there = [each for each in self.numbers if self.folder.exists(f"{CHAINS}/{each}/config.json")]
+        return [self.chain(each) for each in there if each not in lost] if self.numbers else [self]
+
+    @property
+    def lost(self) -> dict[int, str]:
+        """The chains that diverged or died, and why."""
+        content = self.folder.read(LOST, MOST_JSON) if self.numbers else None
+        if content is None:
+            return {}
+        try:
+            found = load_json(content, self.path / LOST, required=True)["lost"]
+            return {int(number): str(why) for number, why in found.items()}
+        except (KeyError, ValueError, AttributeError) as error:  # a UserError is one, too
+            raise Damaged(f"{self.path / LOST} is damaged: {error}; remove it") from None
+
+    def lose(self, lost: dict[int, str]) -> None:
+        """Write down which chains are lost."""
+        self.folder.write(LOST, dump_json({"lost": {str(number): why for number, why in sorted(lost.items())}}))
 
     # Checkpoints
 
@@ -403,7 +458,9 @@ class Run:
         self._samples[name] = write_sample(self.folder, name, theta)
 
     def posterior(self, **options: Any) -> Posterior:
-        """What has been learnt so far."""
+        """What has been learnt so far; of several chains, what they say together."""
+        if self.config.chains > 1:
+            return self._posterior_of_chains(options)
         method = build(self.config, self.facts)
         state = self.restore(method)
         if state is None:
@@ -427,6 +484,17 @@ class Run:
             records=self.metrics,
             **options,
         )
+
+    def _posterior_of_chains(self, options: dict[str, Any]) -> Posterior:
+        for number, why in self.lost.items():
+            said = f"chain {number} of {self.path} was lost ({why}): answers are without it"
+            warnings.warn(said, RunWarning, stacklevel=3)
+        begun = [chain for chain in self.chains if chain.folder.exists(STATE) or chain.folder.exists(OLDER)]
+        if not begun:
+            raise UserError(f"{self.path} has no checkpoint yet: let doubly fit (or doubly resume) run a little longer")
+        found = together([chain.posterior(**options) for chain in begun])
+        self.made = begun[0].made
+        return dataclasses.replace(found, cache=FileCache(self.folder, found.phi.device, required=True))
 
     def posterior_in_units(self, **options: Any) -> Posterior:
         """The same; of a table whose columns were scaled, one that takes and gives tables in their own units."""

@@ -1,14 +1,19 @@
-"""Trackers: where the numbers of each epoch are also sent. One needs two methods; three adapters are here.
+"""Who is told of a fit: functions of the user's, and trackers, to which the numbers of each epoch are also sent.
+
+A tracker needs two methods; three adapters are here.
 
 The packages behind them are extras, imported when a tracker is made.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
 
 from doubly.core.extras import extra
 from doubly.core.registry import Registry
+from doubly.runs.progress import Progress
 
 
 class Tracker(Protocol):
@@ -19,6 +24,21 @@ class Tracker(Protocol):
 
     def log(self, epoch: int, numbers: dict[str, float]) -> None:
         """An epoch has ended: its numbers by name, such as valid, train and sampler/temperature."""
+
+
+class Listeners(NamedTuple):
+    """Who is told of a fit while it goes on."""
+
+    on_epoch: Callable[[dict[str, Any]], bool | None] | None = None
+    """Given the record of each epoch, as in metrics.jsonl; True stops the fit, which can be resumed."""
+    on_sample: Callable[[int, Tensor], bool | None] | None = None
+    """Given the number of each sample and the weights; True stops the fit, which can be resumed."""
+    tracker: Tracker | None = None
+    progress: Progress | None = None
+    """What shows where the fit stands, in place of a display of its own."""
+
+
+NOBODY = Listeners()
 
 
 class TensorBoard:

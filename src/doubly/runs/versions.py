@@ -16,7 +16,11 @@ from doubly.core.errors import UserError
 from doubly.kernels import choose
 
 FORMAT = 2
-ADDED: dict[int, dict[str, Any]] = {1: {"moves": "auto", "retries": 0, "minutes": 0.0}, 2: {"minutes": 0.0}}
+_ALONE = {"chains": 1, "shards": 0, "deterministic": False, "rank_seconds": 300.0}
+ADDED: dict[int, dict[str, Any]] = {
+    1: {"moves": "auto", "retries": 0, "minutes": 0.0, **_ALONE},
+    2: {"minutes": 0.0, **_ALONE},
+}
 """Settings that came after a format, and what runs of that format did without them."""
 
 

@@ -163,7 +163,7 @@ def model_answer(served: Served) -> ModelAnswer:
         shape=list(served.facts.shape),
         columns=[{"name": c.name, "kind": c.kind, "levels": list(c.levels), "decimals": c.decimals} for c in columns],
         layers=[f"{type(layer).__name__} {layer.n_out}" for layer in posterior.model.layers],
-        samples=len(posterior.thetas),
+        samples=len(posterior.pairs()),
         collected=posterior.collected,
         weights=list(served.weights),
         limits={"rows": MOST_ROWS, "draws": MOST_DRAWS, "n": MOST_NEW, "body": MOST_BODY},
@@ -189,7 +189,7 @@ def impute(served: Served, asked: ImputeRequest) -> ImputeAnswer:
 
 def _members(posterior: Posterior, of: Of) -> int:
     """How many sets of weights answer."""
-    return len(posterior.thetas) if of == "ensemble" else 1
+    return len(posterior.pairs()) if of == "ensemble" else 1
 
 
 def _completed(served: Served, row: np.ndarray, found: Imputed, i: int) -> CompletedImage | CompletedRow:

@@ -59,7 +59,7 @@ class Served:
         """Which weights can answer."""
         there: dict[Of, bool] = {
             "ensemble": bool(self.posterior.thetas),
-            "mean": self.posterior.mean_theta is not None,
+            "mean": self.posterior.mean_theta is not None and not self.posterior.others,
             "last": True,
         }
         return [name for name, present in there.items() if present]
@@ -72,13 +72,15 @@ class Served:
     def weights_of(self, of: Of, sample: int | None) -> tuple[Posterior, Of]:
         """The posterior that answers, and which of its weights; of a single sample, one that has no other."""
         if sample is None:
-            return self.posterior, of
-        there = len(self.posterior.thetas)
+            many = of == "mean" and self.posterior.others  # of which the ensemble is what the mean is of one chain
+            return self.posterior, "ensemble" if many else of
+        pairs = self.posterior.pairs()
+        there = len(pairs)
         if not 1 <= sample <= there:
             raise UserError(f"there is no sample {sample}: this run has {there} samples of the weights, from 1")
         if sample not in self._single:
-            theta = self.posterior.thetas[sample - 1]
-            self._single[sample] = dataclasses.replace(self.posterior, thetas=[theta], others=())
+            pair = pairs[sample - 1]
+            self._single[sample] = dataclasses.replace(self.posterior, thetas=[pair.theta], phi=pair.phi, others=())
         return self._single[sample], "ensemble"
 
     # Rows as JSON
@@ -160,7 +162,7 @@ def opened(path: str | Path, refit: int = 0, allow_code: bool = False) -> Served
         said = f"{path} has collected no samples yet: the last weights of its chain answer"
         warnings.warn(said, RunWarning, stacklevel=2)
     if rows is None:
-        of: Of = "last" if posterior.mean_theta is None else "mean"
+        of: Of = "last" if posterior.mean_theta is None else "auto"
         rows = posterior.sample(MOST_EXAMPLES, of)
     return Served(
         name=Path(path).resolve().stem if Path(path).is_file() else Path(path).resolve().name,

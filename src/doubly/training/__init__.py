@@ -3,6 +3,7 @@
 settings     the plain numbers, with their checks; runs/config adds names to them
 method       all that stays fixed in a run
 tuning       the automatic step
+shards       the training rows in parts, for ranks that share a step
 state        all that moves
 step         one step: ask, estimate, tell, move the proposal
 protocol     epochs, validation, when to stop and when to collect

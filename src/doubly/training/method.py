@@ -32,6 +32,8 @@ class Method(Settings):
     phi_schedule: Schedule = field(default_factory=Constant)
     phi_prior: Prior = field(default_factory=Flat)
     collect_every: "Every" = field(default_factory=lambda: Every(1, "epoch"))
+    shards: int = 1
+    """Parts of the rows with random numbers and a memory of their own, among which ranks share a step."""
     dynamic: bool = False
     """Whether the training rows are greys from 0 to 255, whose bits are drawn anew whenever they are used."""
 

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from doubly.core.errors import Diverged
 from doubly.core.random import generator
+from doubly.core.ranks import ALONE, Ranks
 from doubly.core.rows import StoredRows, shuffled
 from doubly.core.statistics import stderr
 from doubly.latents.pair import Pair
 from doubly.layers.chain import Chain
 from doubly.training.method import Method, latest_start, mover, watched_from
+from doubly.training.shards import bounds, new_order, sharded_batches
 from doubly.training.state import State, finished, healthy, init
 from doubly.training.step import batches, rows_at, step
 
@@ -50,7 +52,7 @@ class Record(NamedTuple):
 
 
 def fit(
-    method: Method, train: Tensor | StoredRows, valid: Tensor, state: State
+    method: Method, train: Tensor | StoredRows, valid: Tensor, state: State, ranks: Ranks = ALONE
 ) -> Iterator[tuple[State, Record | None]]:
     """Train to the end of the protocol: yield the state after every mini-batch, and a record after every epoch.
 
@@ -60,12 +62,12 @@ def fit(
     while not finished(method, state):
         back = _goes_back(method, state)
         if state.batch == 0:
-            order = state.order if back else shuffled(train, state.rng)
+            order = state.order if back else _new_order(method, train, state.rng)
             state = state._replace(order=order, totals=_no_totals(method, state))
-        for index in batches(state.order, method.batch)[:: -1 if back else 1][state.batch :]:
+        for index in _batches(method, state.order)[:: -1 if back else 1][state.batch :]:
             x = rows_at(method, train, index, state.rng)
             for _ in range(state.inner, method.theta_steps):
-                state = step(method, state, x, index, n_data)
+                state = step(method, state, x, index, n_data, ranks)
                 state = state._replace(inner=state.inner + 1)
                 if method.collect_every.unit == "step" and state.began is not None:
                     before, state = state, _wait_or_collect(method, state)
@@ -73,8 +75,18 @@ def fit(
                         yield state, None
             state = state._replace(batch=state.batch + 1, inner=0)
             yield state, None
-        state, record = _end_epoch(method, state, train, valid)
+        state, record = _end_epoch(method, state, train, valid, ranks)
         yield state, record
+
+
+def _new_order(method: Method, train: Tensor | StoredRows, rng: torch.Generator) -> Tensor:
+    return shuffled(train, rng) if method.shards == 1 else new_order(len(train), method.shards, rng)
+
+
+def _batches(method: Method, order: Tensor) -> tuple[Tensor, ...]:
+    if method.shards == 1:
+        return batches(order, method.batch)
+    return sharded_batches(order, method.batch, method.shards)
 
 
 def _goes_back(method: Method, state: State) -> bool:
@@ -129,12 +141,14 @@ def _wait_or_collect(method: Method, state: State) -> State:
     )
 
 
-def _end_epoch(method: Method, state: State, train: Tensor | StoredRows, valid: Tensor) -> tuple[State, Record]:
+def _end_epoch(
+    method: Method, state: State, train: Tensor | StoredRows, valid: Tensor, ranks: Ranks
+) -> tuple[State, Record]:
     """Validate, decide what comes next, and hand over to the sampler where the warm-up ends."""
-    if not healthy(state):
+    if not ranks.all(healthy(state)):
         raise _diverged(method, state, f"the largest gradient was {state.totals[3].item():.3g}")
-    rows = _validate(method, state, valid)
-    if (lost := _lost(method, state, train, valid, rows)) > FAR * valid.shape[1]:
+    rows = _validate(method, state, valid, ranks)
+    if (lost := _lost(method, state, train, valid, rows, ranks)) > FAR * valid.shape[1]:
         raise _diverged(method, state, f"rows are {lost:.3g} nats less likely than before the first step,")
     after = next_epoch(method, state, rows.double().mean().item())
     record = _record(method, state, after, rows)
@@ -145,7 +159,7 @@ def _end_epoch(method: Method, state: State, train: Tensor | StoredRows, valid: 
     return after, record
 
 
-def _lost(method: Method, state: State, train: Tensor | StoredRows, valid: Tensor, rows: Tensor) -> float:
+def _lost(method: Method, state: State, train: Tensor | StoredRows, valid: Tensor, rows: Tensor, ranks: Ranks) -> float:
     """By how much rows are less likely than at the start: those of training over the epoch, and those of validation.
 
     The smaller of both counts, so that a chain that has learnt its training rows by heart has not diverged.
@@ -153,7 +167,7 @@ def _lost(method: Method, state: State, train: Tensor | StoredRows, valid: Tenso
     now = max(rows.double().mean().item(), (state.totals[1] / state.totals[0]).item())
     if now > -FAR * valid.shape[1]:  # not worth looking at the start for
         return 0.0
-    return _validate(method, init(method, train), valid).double().mean().item() - now
+    return _validate(method, init(method, train), valid, ranks).double().mean().item() - now
 
 
 def _diverged(method: Method, state: State, found: str) -> Diverged:
@@ -167,11 +181,20 @@ def _diverged(method: Method, state: State, found: str) -> Diverged:
     )
 
 
-def _validate(method: Method, state: State, valid: Tensor) -> Tensor:
-    """The log-likelihood of each validation row, on a generator of its own."""
-    rng = generator(valid.device, method.seed, "valid")  # the same draws every epoch make epochs comparable
+def _validate(method: Method, state: State, valid: Tensor, ranks: Ranks) -> Tensor:
+    """The log-likelihood of each validation row, or of some of them, on a generator of its own."""
     pair = Pair(method.model, state.theta.theta, method.proposal, state.phi.theta)
-    return method.estimator.validate(pair, valid, method.valid_draws, rng).log_likelihood
+    if method.shards == 1:
+        rng = generator(valid.device, method.seed, "valid")  # the same draws every epoch make epochs comparable
+        return method.estimator.validate(pair, valid, method.valid_draws, rng).log_likelihood
+    some = method.estimator.validated(pair, valid)
+    ends, found = bounds(len(some), method.shards), {}
+    for shard in ranks.own(method.shards):
+        rng = generator(valid.device, method.seed, "valid", shard)
+        rows = some[ends[shard] : ends[shard + 1]]
+        if len(rows):
+            found[shard] = method.estimator.validate(pair, rows, method.valid_draws, rng).log_likelihood
+    return torch.cat(list(ranks.everywhere(found).values()))
 
 
 def _record(method: Method, state: State, after: State, rows: Tensor) -> Record:

@@ -10,11 +10,13 @@ from torch import Tensor
 from doubly.core.cache import Tensors
 from doubly.core.codec import Encoded, check_like, from_tensors, to_tensors
 from doubly.core.random import generator
+from doubly.core.ranks import Ranks
 from doubly.core.rows import StoredRows, blocks
 from doubly.latents import Memory
 from doubly.latents.completions import Moments
 from doubly.samplers.prior import PriorState
 from doubly.training.method import Method, latest_start, mover, samples_per_epoch
+from doubly.training.shards import init_memory, named, of_shard
 from doubly.training.tuning import Tuned, untuned
 
 ADDED = {"retried": 0, "tuned": None}  # numbers that older states have not, and what they would have been
@@ -77,7 +79,7 @@ def _start(method: Method, mean: Tensor, n_data: int) -> State:
     return State(
         theta=mover(method, 0).sampler.init(theta, rng),
         phi=method.optimiser.init(phi, rng),
-        memory=method.estimator.init(method.model, n_data, rng),
+        memory=init_memory(method, n_data, rng),
         prior=method.prior.init(method.model.groups),
         rng=rng,
         order=torch.zeros(0, dtype=torch.int64, device=device),
@@ -210,3 +212,23 @@ def healthy(state: State) -> bool:
     """Whether all numbers are finite; the state of a chain that has diverged is not worth saving."""
     vectors = [vector for vector in to_tensors(state).tensors.values() if vector.is_floating_point()]
     return all(bool(torch.isfinite(vector).all()) for vector in vectors)
+
+
+def own_part(state: State, shards: int, ranks: Ranks) -> State:
+    """The state with the memory of this rank's shards alone."""
+    if shards == 1:
+        return state
+    own = [named(of_shard(state.memory, shard), shard) for shard in ranks.own(shards)]
+    return state._replace(memory={name: value for each in own for name, value in each.items()})
+
+
+def whole(state: State, shards: int, ranks: Ranks) -> State:
+    """At the first rank, the state with the memory of all shards; all ranks must stand at the same step."""
+    if shards == 1 or ranks.size == 1:
+        return state
+    ranks.same((state.epoch, state.batch, state.inner), "step")
+    parts = {shard: of_shard(state.memory, shard) for shard in ranks.own(shards)}
+    memory: Memory = {}
+    for shard, part in ranks.gathered(parts).items():
+        memory |= named(part, shard)
+    return state._replace(memory=memory)

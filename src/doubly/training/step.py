@@ -5,15 +5,20 @@ import math
 import torch
 from torch import Tensor
 
+from doubly.core.ranks import ALONE, Ranks
 from doubly.core.rows import StoredRows
 from doubly.latents import Batch, Estimate, Pair, Wanted
 from doubly.samplers.sampler import Eta
 from doubly.training.method import Method, mover
+from doubly.training.shards import sharded_estimate
 from doubly.training.state import State
 
 
-def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) -> State:
-    """Move theta, then phi, on one mini-batch x, whose rows stand at `index` in the training data."""
+def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int, ranks: Ranks = ALONE) -> State:
+    """Move theta, then phi, on one mini-batch x, whose rows stand at `index` in the training data.
+
+    Of several ranks, all move the same theta and phi, by gradients to which each has added its shards.
+    """
     theta, phi, memory, rng = state.theta, state.phi, state.memory, state.rng
     time = state.epoch + state.batch / math.ceil(n_data / method.batch)
     sampler, size, automatic = mover(method, time)
@@ -29,6 +34,8 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
     def estimate(wanted: Wanted) -> Estimate:  # at the present theta and phi
         pair = Pair(method.model, theta.theta, method.proposal, phi.theta)
         batch = Batch(pair, x, index, memory, rng, tuning=state.began is None)
+        if method.shards > 1:
+            return sharded_estimate(method, batch, n_data, wanted, ranks)
         return method.estimator(batch, wanted)
 
     def ascend_phi(grad: Tensor | None) -> None:

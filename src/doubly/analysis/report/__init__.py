@@ -85,7 +85,7 @@ def subtitle(story: Story) -> str:
     """The model in a line."""
     widths = "-".join(str(n) for n in (story.data.width, *story.run.config.hidden))
     kind = plain_text(story.run.config.model.partition(":")[0].partition(",")[0], 40)
-    samples = story.posterior.collected
+    samples = sum(chain.collected for chain in (story.posterior, *story.posterior.others))
     return (
         f"{kind} {widths}, {story.posterior.model.size} weights, {_count(samples, 'sample')} of them "
         f"collected, in {plain_text(story.run.path, 120)}"
@@ -112,10 +112,12 @@ def _facts(story: Story) -> list[Fact]:
     widths = "-".join(str(n) for n in (data.width, *config.hidden))
     epochs, collected = _count(len(metrics), "epoch"), _count(metrics[-1]["collected"], "sample")
     time = span(sum(record["seconds"] for record in metrics))
+    number = len(story.run.chains)
+    chains = f", by the first of {number} chains" if story.run.config.chains > 1 else ""
     return [
         Fact("model", f"{plain_text(config.model, 80)} {widths} ({story.posterior.model.size} weights)"),
         Fact("data", f"{plain_text(data.name, 80)} ({counts} rows of {shape})"),
-        Fact("training", f"{epochs} in {time}, {collected} collected"),
+        Fact("training", f"{epochs} in {time}, {collected} collected{chains}"),
     ]
 
 

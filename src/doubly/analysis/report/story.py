@@ -41,6 +41,8 @@ SAMPLES = 1000
 """Rows drawn from the model."""
 TRAINING_ROWS = 2000
 """Training rows that a proposal is fitted to, and among which nearest rows are looked for."""
+MEMBERS = 8
+"""Samples of the weights of several chains that answer for the report, at least one of each."""
 REFIT, STEPS = 10, 300
 """Passes over them, at most, where no proposal was fitted before, and steps that all passes come to, about."""
 
@@ -122,6 +124,8 @@ class Story:
         passes = [int(found[1]) for found in stored if found]
         rows = self._spaced(len(self.data.train), TRAINING_ROWS)
         device = posterior.phi.device
+        if posterior.others:
+            posterior = posterior.thinned(MEMBERS)
         return dataclasses.replace(
             posterior,
             refit_passes=max(passes, default=self.passes(len(rows))),
@@ -139,15 +143,31 @@ class Story:
     @property
     def of(self) -> Of:
         """The weights that answer."""
-        return "last" if self.posterior.mean_theta is None else "mean"
+        if self.posterior.mean_theta is None:
+            return "last"
+        return "ensemble" if self.posterior.others else "mean"
 
     @property
     def whose(self) -> str:
+        if self.of == "ensemble":
+            chains = 1 + len(self.posterior.others)
+            return f"an ensemble of {len(self.posterior.samples())} samples of the weights, from {chains} chains"
         return "the posterior mean of the weights" if self.of == "mean" else "the last sample of the weights"
 
     @property
+    def whose_theta(self) -> str:
+        mean = "the last sample of the weights" if self.of == "last" else "the posterior mean of the weights"
+        return f"{mean} of the first chain" if self.posterior.others else mean
+
+    @property
     def theta(self) -> torch.Tensor:
-        return self.posterior.last() if self.of == "last" else self.posterior.mean()
+        """One set of weights, to look at: of several chains, the mean of the first."""
+        return self.one.last() if self.of == "last" else self.one.mean()
+
+    @property
+    def one(self) -> Posterior:
+        """The first chain alone: latent units of several need not correspond."""
+        return dataclasses.replace(self.posterior, others=())
 
     @property
     def exact(self) -> bool:

@@ -128,7 +128,7 @@ def hidden_cells(story: Story) -> Section:
         "Hidden cells",
         f"{SHARE:.0%} of the known cells of {n} held-out rows were hidden and imputed given the others: by this model "
         f"({COPIES} completions with {len(spaced(story.posterior.thetas, MEMBERS)) or 1} samples of the "
-        f"weights), by the "
+        f"weights{' of the first chain' if story.posterior.others else ''}), by the "
         "column alone (mean, most frequent level), by the ten nearest training rows, and by linear "
         "regressions on all other cells. A model "
         f"that has learnt how the {len(columns.columns)} columns go together beats the column alone "

@@ -31,7 +31,7 @@ def features(story: Story) -> Section:
         "Features",
         f"What each latent unit adds to the pixels when it is on: red is more ink, blue is less "
         f"({shown}, the strongest "
-        f"first; {story.whose}; full colour at ±{number(largest)}). A unit that shows a stroke or a part "
+        f"first; {story.whose_theta}; full colour at ±{number(largest)}). A unit that shows a stroke or a part "
         f"of the images has "
         "learnt something; a pale one does little.",
         [Figure("weights", chart)],

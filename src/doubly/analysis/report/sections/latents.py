@@ -70,7 +70,7 @@ def latents(story: Story) -> Section:
 
 def activities(story: Story) -> list[Activity]:
     """The use of each unit of each latent layer."""
-    shares = story.posterior.explained(of=story.of)
+    shares = story.one.explained(of="last" if story.of == "last" else "mean")
     layers = story.posterior.model.layers[1:]
     return [
         Activity(f"z{i + 1}", layer.kind, use, use > ACTIVE, _idle(story, i))

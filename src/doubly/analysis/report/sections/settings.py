@@ -42,7 +42,7 @@ def origin(story: Story) -> list[list[str]]:
     if story.table and data.columns is not None:
         shape = f"{len(data.columns.columns)} columns"
     counts = ", ".join(f"{len(data.split(split))} {split}" for split in SPLITS)
-    began, ended = (_when(run, name) for name in ("config.json", "metrics.jsonl"))
+    began, ended = _when(run, "config.json"), _when(run.chains[0], "metrics.jsonl")
     seconds = span(sum(record["seconds"] for record in story.metrics))
     made = ", ".join(f"{plain_text(name)} {plain_text(value)}" for name, value in run.made.items())
     return [

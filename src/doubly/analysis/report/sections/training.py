@@ -31,6 +31,7 @@ def training(story: Story) -> Section:
     truth = None if story.data.log_density is None else float(story.data.log_density(story.data.valid).mean())
     metrics = story.metrics
     seconds = sum(record["seconds"] for record in metrics)
+    first = f" of the first of {story.run.config.chains} chains" if story.run.config.chains > 1 else ""
     began = collection_began(metrics)
     when = f"Samples of the weights were collected from epoch {began} on (shaded)." if began else ""
     if not began:
@@ -38,9 +39,9 @@ def training(story: Story) -> Section:
     draws = story.run.config.draws if story.run.config.hidden else 1
     return Section(
         "Training",
-        f"{len(metrics)} epochs in {span(seconds)}. {when} The validation curve should rise and level off before the "
-        "samples are collected. If it still rises at the end, more epochs would help. If it falls while the training "
-        "curve rises, the model overfits.",
+        f"{len(metrics)} epochs in {span(seconds)}{first}. {when} The validation curve should rise and level off "
+        "before the samples are collected. If it still rises at the end, more epochs would help. If it falls while the "
+        "training curve rises, the model overfits.",
         [
             Figure(
                 "training",

@@ -1,0 +1,105 @@
+"""Shards: the training rows in some parts, each with random numbers and a memory of its own.
+
+Shards are ranges of rows, of equal lengths up to one. Each mini-batch has as many rows of each shard, up to one.
+What a shard adds to a gradient depends on no other shard, so that any rank can compute it; the random
+numbers of theta come from the state's own generator, which is the same at all ranks.
+"""
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from doubly.core.errors import UserError
+from doubly.core.random import generator
+from doubly.core.ranks import Ranks
+from doubly.latents import Batch, Estimate, Memory, Wanted
+from doubly.training.method import Method
+
+LARGEST = 2**62
+
+
+def check_shards(shards: int, rows: int, batch: int) -> None:
+    """Each shard must have a row in each mini-batch."""
+    least = rows // math.ceil(rows / batch)
+    if shards > 1 and rows // shards < math.ceil(rows / batch):
+        raise UserError(
+            f"mini-batches of {least} rows cannot be cut into {shards} shards with a row in each: take fewer shards, "
+            "or a larger batch"
+        )
+
+
+def new_order(n_data: int, shards: int, rng: torch.Generator) -> Tensor:
+    """The rows in a new order: shard after shard, each shuffled."""
+    ends = itertools.pairwise(bounds(n_data, shards))
+    parts = [low + torch.randperm(high - low, generator=rng, device=rng.device) for low, high in ends]
+    return torch.cat(parts) if shards > 1 else parts[0]
+
+
+def sharded_batches(order: Tensor, size: int, shards: int) -> tuple[Tensor, ...]:
+    """The rows in mini-batches of about that size, each with as many rows of each shard, up to one.
+
+    >>> [index.tolist() for index in sharded_batches(torch.tensor([1, 0, 2, 5, 3, 4]), 4, shards=2)]
+    [[1, 0, 5, 3], [2, 4]]
+    """
+    number = math.ceil(len(order) / size)
+    parts = [order[low:high].tensor_split(number) for low, high in itertools.pairwise(bounds(len(order), shards))]
+    return tuple(torch.cat(pieces) for pieces in zip(*parts, strict=True))
+
+
+def bounds(n_data: int, shards: int) -> list[int]:
+    """Where shards begin and end."""
+    return [n_data * shard // shards for shard in range(shards + 1)]
+
+
+def sharded_estimate(method: Method, batch: Batch, n_data: int, wanted: Wanted, ranks: Ranks) -> Estimate:
+    """Both gradients on a mini-batch, shard by shard; each rank computes its own, and the sum is that over all."""
+    sizes = {"theta": method.model.size, "phi": method.proposal.size}
+    names = [name for name in sizes if wanted in (name, "both")]
+    like = batch.pair.theta.new_zeros(sum(sizes[name] for name in names) + 2)
+    key = int(torch.randint(LARGEST, (1,), generator=batch.rng, device=batch.rng.device))
+    memory, parts, ends = dict(batch.memory), {}, bounds(n_data, method.shards)
+    for shard in ranks.own(method.shards):
+        inside = (batch.row_index >= ends[shard]) & (batch.row_index < ends[shard + 1])
+        count = int(inside.sum())
+        if count:
+            own = batch._replace(
+                x=batch.x[inside],
+                row_index=batch.row_index[inside] - ends[shard],
+                memory=of_shard(memory, shard),
+                rng=generator(batch.rng.device, key, "shard", shard),
+            )
+            found = method.estimator(own, wanted)
+            memory |= named(found.memory, shard)
+            vectors = [vector for vector in (found.theta_grad, found.phi_grad) if vector is not None]
+            stats = torch.stack([found.stats["train"], found.stats["ess"]]).to(like)
+            parts[shard] = torch.cat([*vectors, stats]) * (count / len(batch.x))
+        else:
+            parts[shard] = like
+    *grads, stats = ranks.total(parts, like, method.shards).split([*(sizes[name] for name in names), 2])
+    by_name = dict(zip(names, grads, strict=True))
+    return Estimate(by_name.get("theta"), by_name.get("phi"), memory, {"train": stats[0], "ess": stats[1]})
+
+
+# What is remembered of the rows
+
+
+def init_memory(method: Method, n_data: int, rng: torch.Generator) -> Memory:
+    """What the estimator remembers at first; of several shards, of each for itself."""
+    if method.shards == 1:
+        return method.estimator.init(method.model, n_data, rng)
+    found: Memory = {}
+    ends = bounds(n_data, method.shards)
+    for shard in range(method.shards):
+        found |= named(method.estimator.init(method.model, ends[shard + 1] - ends[shard], rng), shard)
+    return found
+
+
+def named(memory: Memory, shard: int) -> Memory:
+    return {f"shard{shard}.{name}": value for name, value in memory.items()}
+
+
+def of_shard(memory: Memory, shard: int) -> Memory:
+    start = f"shard{shard}."
+    return {name.removeprefix(start): value for name, value in memory.items() if name.startswith(start)}
