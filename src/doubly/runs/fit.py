@@ -30,6 +30,7 @@ from doubly.runs.fields import ConfigFields, documented, signature_with_fields
 from doubly.runs.folder import Run
 from doubly.runs.plan import Asked, Budget, spent_in
 from doubly.runs.progress import Progress
+from doubly.runs.race import best_family
 from doubly.runs.trackers import Tracker, numbers
 from doubly.runs.trackers import tracker as find_tracker
 from doubly.runs.versions import differences
@@ -117,7 +118,7 @@ fit.__dict__["__signature__"] = signature_with_fields(fit)
 
 def _from_memory(table: Any, config: Config) -> Data:
     """A table read for the model that is named: each column by its kind, unless another data layer was said."""
-    mixed = config.model == Config.model or config.model.startswith("mixed")
+    mixed = config.model in automatic.REPLACED or config.model.startswith("mixed")
     return from_memory(table, Options(binarise=config.binarise or ""), mixed=mixed)
 
 
@@ -135,16 +136,11 @@ def fit_config(
     `data` from memory take the place of those that the settings name.
     """
     check_device(config.device)
-    in_memory, said = data is not None, config.model
+    in_memory = data is not None
     if data is None:
         config, data = automatic.read(dataclasses.replace(config, data=absolute(config.data)))
     asked = Asked(config.epochs or None, config.collect_every == AUTO)
-    config, notes = automatic.settle(config, data)
-    if data.kind == "mixed" and "mixed" not in said:
-        notes = (
-            f"not all cells are 0 or 1, which is all that {said} can draw: learnt as a table of mixed columns",
-            *notes,
-        )
+    config, notes = _with_family(config, data) if automatic.is_open(config, data) else automatic.settle(config, data)
     config = with_plan(config, len(data.all_train))
     method = build(config, data)  # wrong settings are refused here, before a folder is made
     config = dataclasses.replace(
@@ -159,6 +155,17 @@ def fit_config(
         compiling(config.compile),
     ):
         return _train(run, data, method, quiet, until, notes, Budget(config.minutes, 0.0, *asked), listeners)
+
+
+def _with_family(config: Config, data: Data) -> automatic.Choice:
+    """The family of models that suits rows of bits best: each learns for a short while, and validation decides."""
+    train, valid = (torch.as_tensor(rows) for rows in (data.train, data.valid))
+    with use_threads(config.threads or 1):
+        best, scores = best_family(train, valid, config.seed, config.epochs)
+    chosen = {name: getattr(best.config, name) for name in ("model", "hidden", "prior")}
+    ranked = ", ".join(f"{name} {score:.3f}" for name, score in sorted(scores.items(), key=lambda item: -item[1]))
+    told = f"chosen for these bits: {automatic.told(chosen)} (validation after a short while: {ranked})"
+    return automatic.Choice(dataclasses.replace(config, **chosen), (told,))
 
 
 def resume(
