@@ -65,6 +65,7 @@ bench-quality: setup
 # Missing cells of tables against simpler ways; goes on where it was stopped. The tables of files lie in $DOUBLY_DATA.
 bench-tables: setup
 	$(BIN)/python benchmarks/tables.py $(TABLES)
+	$(BIN)/python benchmarks/binary_tables.py
 	$(BIN)/python benchmarks/tables.py --page
 
 # what each setting does; goes on by itself after an interruption

@@ -109,7 +109,7 @@ class CompletedFile(Result):
 
 
 def complete_file(
-    spec: str, out: str, *, copies: int = 0, cells: str | None = None, minutes: float = 2.0, seed: int = 0,
+    spec: str, out: str, *, copies: int = 0, cells: str | None = None, minutes: float = 0.75, seed: int = 0,
     epochs: int = 0, run: Run | None = None, tell: Tell = lambda line: None,
 ) -> CompletedFile:  # fmt: skip
     """Complete the missing cells of a table; every cell that was there comes back byte for byte.
@@ -351,7 +351,7 @@ class OddRows(Result):
 
 
 def odd_rows(
-    spec: str, *, n: int = 10, out: str | None = None, minutes: float = 2.0, seed: int = 0, epochs: int = 0,
+    spec: str, *, n: int = 10, out: str | None = None, minutes: float = 0.75, seed: int = 0, epochs: int = 0,
     run: Run | None = None, tell: Tell = lambda line: None,
 ) -> OddRows:  # fmt: skip
     """The oddest rows of a table, each with the cells to blame and what was expected there.

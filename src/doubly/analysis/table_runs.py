@@ -10,7 +10,8 @@ from doubly.core.errors import UserError
 from doubly.posterior.imputation import spaced
 from doubly.runs.build import build
 from doubly.runs.folder import Run
-from doubly.runs.learn import MASKED_PASSES, Learnt, Time, fit_proposal
+from doubly.runs.learn import MASKED_PASSES, Learnt, fit_proposal
+from doubly.runs.race import Time
 from doubly.training.state import init
 
 MOST_SAMPLES = 5  # of the weights, evenly spaced

@@ -23,7 +23,7 @@ REGISTRIES = {
     "latents/objectives.py": ("objective",),
     "latents/moves.py": ("moves",),
 }
-AUTO = ("estimator", "moves")  # for which auto stands, too
+AUTO = ("model", "estimator", "moves")  # for which auto stands, too
 
 
 def check_names(config: Config) -> None:

@@ -22,7 +22,7 @@ class Learning:
     ]  # fmt: skip
     from_run: str | None = None
     """Answer by what this run of `doubly fit` has learnt, for the same columns; nothing is learnt anew."""
-    minutes: float = 2.0
+    minutes: float = 0.75
     """Time to learn, at most."""
     seed: int = 0
     """Seed of every random number."""

@@ -8,6 +8,7 @@ baseline     base lines in closed form
 automatic    settings that are chosen by looking at the data
 mixture      mixtures for tables, by EM from incomplete rows
 stack        weights for several models, by cells that were hidden from them
+race         candidates that learn side by side, and the better ones go on
 learn        a table under a budget of time: the best of several models, stacked
 sources      members of the user's own: their source goes with the run
 versions     of the format of files, and of what a run was computed with

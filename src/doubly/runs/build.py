@@ -108,6 +108,7 @@ def with_plan(config: Config, rows: int) -> Config:
     sampler = SAMPLERS.make(config.sampler, friction=config.friction)
     return dataclasses.replace(
         config,
+        model="sbn" if config.model == AUTO else config.model,
         step=sampler.usual_step if config.step == AUTO and not sampler.takes_scales else config.step,
         patience=config.patience or max(LEAST_PATIENCE, math.ceil(PATIENCE_STEPS / steps)),
         epochs=epochs,

@@ -74,8 +74,9 @@ class Config(Settings):
     binarise: Binarise | None = None
     """How grey pixels become 0 or 1: by a threshold, drawn once, or drawn anew each time a row is used; each data set
     has a default."""
-    model: str = "sbn"
-    """Layer type of the model at each level, data layer first, separated by commas; one name stands for all."""
+    model: str = "auto"
+    """Layer type of the model at each level, data layer first, separated by commas; one name stands for all. auto takes
+    what suits the data: mixed for a table, of bits that are no pictures the best of nade, darn and sbn, else sbn."""
     proposal: str = "sbn"
     """Layer type of the proposal (the network that guesses the latent variables of a row) at each level, the one that
     reads the data first; one name stands for all."""

@@ -33,6 +33,7 @@ from doubly.runs.fields import ConfigFields, documented, signature_with_fields
 from doubly.runs.folder import Run
 from doubly.runs.plan import Asked, Budget, spent_in
 from doubly.runs.progress import Progress
+from doubly.runs.race import best_family
 from doubly.runs.stops import Interrupted, stop_signal
 from doubly.runs.trackers import NOBODY, Listeners, Tracker, numbers
 from doubly.runs.trackers import tracker as find_tracker
@@ -100,7 +101,7 @@ fit.__dict__["__signature__"] = signature_with_fields(fit)
 
 def _from_memory(table: Any, config: Config) -> Data:
     """A table read for the model that is named: each column by its kind, unless another data layer was said."""
-    mixed = config.model == Config.model or config.model.startswith("mixed")
+    mixed = config.model in automatic.REPLACED or config.model.startswith("mixed")
     return from_memory(table, Options(binarise=config.binarise or ""), mixed=mixed)
 
 
@@ -120,16 +121,11 @@ def fit_config(
     check_device(config.device)
     if launched() and restarts() and (Path(out) / "config.json").exists():  # torchrun has started us again
         return resume(out, quiet, until=until, allow_code=True, listeners=listeners)
-    in_memory, said = data is not None, config.model
+    in_memory = data is not None
     if data is None:
         config, data = automatic.read(dataclasses.replace(config, data=absolute(config.data)))
     asked = Asked(config.epochs or None, config.collect_every == AUTO)
-    config, notes = automatic.settle(config, data)
-    if data.kind == "mixed" and "mixed" not in said:
-        notes = (
-            f"not all cells are 0 or 1, which is all that {said} can draw: learnt as a table of mixed columns",
-            *notes,
-        )
+    config, notes = _with_family(config, data) if automatic.is_open(config, data) else automatic.settle(config, data)
     config = with_plan(config, len(data.all_train))
     if config.chains == 1:
         config = dataclasses.replace(config, shards=config.shards or usual_shards())
@@ -163,6 +159,17 @@ def _go(run: Run, data: Data, how: chains.How, budget: Budget, listeners: Listen
     with use_threads(how.threads or run.config.threads), compiling(run.config.compile):
         method = build(run.config, data)
         return _train(run, data, method, how.quiet, how.until, how.notes, budget, listeners, ranks)
+
+
+def _with_family(config: Config, data: Data) -> automatic.Choice:
+    """The family of models that suits rows of bits best: each learns for a short while, and validation decides."""
+    train, valid = (torch.as_tensor(rows) for rows in (data.train, data.valid))
+    with use_threads(config.threads or 1):
+        best, scores = best_family(train, valid, config.seed, config.epochs)
+    chosen = {name: getattr(best.config, name) for name in ("model", "hidden", "prior")}
+    ranked = ", ".join(f"{name} {score:.3f}" for name, score in sorted(scores.items(), key=lambda item: -item[1]))
+    told = f"chosen for these bits: {automatic.told(chosen)} (validation after a short while: {ranked})"
+    return automatic.Choice(dataclasses.replace(config, **chosen), (told,))
 
 
 def resume(

@@ -20,29 +20,26 @@ from doubly.data import Columns
 from doubly.latents import propose
 from doubly.latents.importance import log_mean_weight
 from doubly.latents.pair import Pair
-from doubly.runs.automatic import Candidate, candidates
-from doubly.runs.baseline import Baselines, baselines, started_from
+from doubly.runs.automatic import candidates
+from doubly.runs.baseline import baselines
 from doubly.runs.build import Facts, build
 from doubly.runs.config import Config
 from doubly.runs.mixture import Layout, Mixture
+from doubly.runs.race import FIRST_PASSES, Clock, Racer, Time, race
 from doubly.runs.stack import Held, answering, contest, hold_out, pruned, stacked
 from doubly.training import protocol
-from doubly.training.method import Method, mover
+from doubly.training.method import Method
 from doubly.training.refit import Halfway, refit
-from doubly.training.state import init
 
 LEAST_ROWS = 5
 MIXTURES = 0.25  # of the time is for the mixtures that compete,
 PREPARING = 0.6  # of the rest for the candidates with latents, then for sampling; the last is to fit the proposal
 ANSWERING = 0.15  # of what the candidates leave is for the mixtures that answer
 MASKED_PASSES = 20  # over all rows, as they are and with more columns hidden
-FIRST_PASSES = 10  # that fit the proposal to the weights that learning starts from
-CHECKS = 10  # looks at the hidden cells while a candidate learns
 CHECKED_ROWS, CHECK_DRAWS = 400, 50
 MOST_CELLS = 2**21  # draws x rows x entries at a time
 ALL_OF_IT = 0.97  # a weight that is called the whole
 
-Clock = Callable[[], float]
 Tell = Callable[[str], None]
 
 
@@ -82,7 +79,7 @@ def learn(
     columns: Columns,
     rows: Tensor,
     *,
-    minutes: float = 2.0,
+    minutes: float = 0.75,
     seed: int = 0,
     epochs: int = 0,
     keep: int = 5,
@@ -105,21 +102,6 @@ def learn(
     if all(column.kind == "binary" for column in columns.columns):
         return _learn_bits(columns, rows, seed, epochs, keep, tell, time_left)
     return _learn_mixed(columns, rows, seed, epochs, keep, latents, stack or not latents, tell, time_left)
-
-
-class Time(NamedTuple):
-    """A budget of time."""
-
-    clock: Clock
-    deadline: float
-
-    def part(self, share: float) -> "Time":
-        """A share of what is left."""
-        now = self.clock()
-        return Time(self.clock, now + share * max(0.0, self.deadline - now))
-
-    def more(self) -> bool:
-        return self.clock() < self.deadline
 
 
 def _learn_mixed(
@@ -146,9 +128,9 @@ def _learn_mixed(
 
     every = candidates(columns, len(rows), seed, epochs)[: None if latents else 1]
     passes = FIRST_PASSES if latents else 0
-    racing = [_Racer(each, facts, base, held.seen, held.seen[some[:8]], score, passes) for each in every]
+    racing = [Racer(each, facts, base, held.seen, held.seen[some[:8]], score, passes) for each in every]
     if latents:
-        racing = _race(
+        racing = race(
             racing,
             left.part(PREPARING),
             lambda name, found: tell(f"{name}: log p of a hidden cell {found * len(some) / cells:.3f}"),
@@ -194,28 +176,14 @@ def _learn_bits(columns: Columns, rows: Tensor, seed: int, epochs: int, keep: in
     base = baselines(columns.layout(), train)
     facts = Facts(rows.shape[1], "binary", (rows.shape[1],), has_missing=bool(rows.isnan().any()))
     scores = {name: float(found.mean()) for name, found in base.log_prob(valid).items()}
-    racing = [_Racer(each, facts, base, train, valid) for each in candidates(columns, len(train), seed, epochs)]
-    racing = _race(racing, left.part(PREPARING), lambda name, found: tell(f"{name}: {found:.3f} for each row held out"))
+    racing = [Racer(each, facts, base, train, valid) for each in candidates(columns, len(train), seed, epochs)]
+    racing = race(racing, left.part(PREPARING), lambda name, found: tell(f"{name}: {found:.3f} for each row held out"))
     scores |= {racer.name: racer.best for racer in racing}
     best = racing[0]
     thetas, phi = _sampled_and_fitted(best, rows, keep, seed, left)
     note = f"{best.name}: {len(thetas)} sample{'s' * (len(thetas) > 1)} of the weights"
     tell(note)
     return Learnt(best.name, best.config, facts, thetas, phi, scores, (note,))
-
-
-def _race(racing: list["_Racer"], left: Time, tell: Callable[[str, float], None]) -> list["_Racer"]:
-    """Successive halving: each rung doubles the epochs and drops the worse half; all, the best first."""
-    rungs = max(1, math.ceil(math.log2(len(racing))))
-    out: list[_Racer] = []
-    for rung in range(rungs):
-        for at, racer in enumerate(racing):
-            turn = left.part(1 / (len(racing) - at) / (rungs - rung))
-            racer.advance(max(1, racer.warmup >> (rungs - 1 - rung)), turn)
-            tell(f"{racer.name}, after {racer.epoch} epochs", racer.best)
-        racing = sorted(racing, key=lambda racer: -racer.best)
-        racing, out = racing[: max(1, len(racing) // 2)], racing[max(1, len(racing) // 2) :] + out
-    return racing + out
 
 
 @torch.no_grad()
@@ -225,66 +193,8 @@ def _log_prob(pair: Pair, rows: Tensor, seed: int) -> Tensor:
     return torch.cat([log_mean_weight(propose(pair, block, CHECK_DRAWS, rng).log_weight) for block in blocks])
 
 
-class _Racer:
-    """A candidate under way: Adam from the base line, with the best weights on what is held out."""
-
-    def __init__(
-        self,
-        candidate: Candidate,
-        facts: Facts,
-        base: Baselines,
-        train: Tensor,
-        valid: Tensor,
-        score: Callable[[Pair], Tensor] | None = None,
-        passes: int = FIRST_PASSES,
-    ):
-        self.name, self.config, self.facts = candidate.name, candidate.config, facts
-        self.method = build(candidate.config, facts)
-        self._valid, self._score = valid, score
-        state = init(self.method, train)
-        theta = started_from(base, self.method.model, state.theta.theta)
-        # a proposal that knows nothing would lead good weights astray
-        phi = refit(self.method, theta, state.phi.theta, train, min(passes, self.method.epochs))
-        optimiser = self.method.optimiser.init(phi, state.rng)
-        state = state._replace(theta=mover(self.method, 0).sampler.init(theta, state.rng), phi=optimiser)
-        self._steps = protocol.fit(self.method, train, valid, state)
-        self.state, self.best, self.best_state, self.epoch = state, -math.inf, state, 0
-        self.warmup = self.method.warmup
-
-    @property
-    def pair(self) -> Pair:
-        """The best weights so far."""
-        state = self.best_state
-        return Pair(self.method.model, state.theta.theta, self.method.proposal, state.phi.theta)
-
-    def advance(self, epochs: int, left: Time) -> None:
-        """Go on to so many epochs in all, or to the time, but for one epoch at least."""
-        try:
-            while self.epoch < min(epochs, self.warmup):
-                self.state, record = next(self._steps)
-                if record is None:
-                    continue
-                self.epoch = record.epoch
-                last = not left.more() or self.epoch >= min(epochs, self.warmup)
-                self._look(record.valid, last)
-                if last:
-                    break
-        except Diverged:
-            self.epoch = self.warmup  # what it was before counts
-
-    def _look(self, valid: float, last: bool) -> None:
-        """Keep the weights if they are the best."""
-        if self._score is not None:
-            if self.epoch % max(1, self.warmup // CHECKS) and not last:
-                return
-            now = Pair(self.method.model, self.state.theta.theta, self.method.proposal, self.state.phi.theta)
-            valid = float(self._score(now).mean())
-        if valid > self.best:
-            self.best, self.best_state = valid, self.state
-
-
 def _sampled_and_fitted(
-    racer: _Racer, rows: Tensor, keep: int, seed: int, left: Time, score: Callable[[Pair], float] | None = None
+    racer: Racer, rows: Tensor, keep: int, seed: int, left: Time, score: Callable[[Pair], float] | None = None
 ) -> tuple[list[Tensor], Tensor]:
     """Samples of the weights with all the rows, and a proposal that was fitted to them; else the best weights."""
     samples = _sampled(racer, rows, keep, left.part(PREPARING))
@@ -298,7 +208,7 @@ def _sampled_and_fitted(
     return [pair.theta], fit_proposal(racer.method, pair.theta, pair.phi, rows, seed, left, passes)
 
 
-def _sampled(racer: _Racer, rows: Tensor, keep: int, left: Time) -> list[Tensor]:
+def _sampled(racer: Racer, rows: Tensor, keep: int, left: Time) -> list[Tensor]:
     """Samples of the weights given all rows, from the best weights on; none where the chain diverges."""
     method, state = racer.method, racer.best_state
     state = state._replace(
@@ -311,7 +221,7 @@ def _sampled(racer: _Racer, rows: Tensor, keep: int, left: Time) -> list[Tensor]
     )
     found: list[Tensor] = []
     try:
-        for state, record in protocol.fit(method, rows, racer._valid, state):  # noqa: B020
+        for state, record in protocol.fit(method, rows, racer.valid, state):  # noqa: B020
             if record is None:
                 continue
             if state.began is not None:

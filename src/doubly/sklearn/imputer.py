@@ -60,7 +60,12 @@ class DeepImputer(OneToOneFeatureMixin, TransformerMixin, Framed):
     }
 
     def __init__(
-        self, minutes: float = 2.0, *, epochs: str | int = "auto", random_state: Any = None, verbose: bool | int = False
+        self,
+        minutes: float = 0.75,
+        *,
+        epochs: str | int = "auto",
+        random_state: Any = None,
+        verbose: bool | int = False,
     ):
         self.minutes = minutes
         self.epochs = epochs

@@ -29,6 +29,7 @@ from doubly.runs.config import MOST_THREADS, Config, from_dict
 from doubly.runs.fit import enough_threads, use_threads
 from doubly.runs.learn import LEAST_ROWS, learn
 from doubly.runs.progress import Progress
+from doubly.runs.race import best_family
 from doubly.sklearn.answers import Answers, Reader
 from doubly.sklearn.arrays import units_of
 from doubly.sklearn.chain import Plan, sample_weights
@@ -42,10 +43,11 @@ AUTO_CONTAMINATION, GLANCED = 0.05, 500  # the share of outliers where nobody sa
 class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, OutlierMixin, Framed):
     """A density over the rows of a table, with the weights' uncertainty in it, as a scikit-learn estimator.
 
-    A table of nothing but 0 and 1 gets a sigmoid belief network, any other array of numbers a Gaussian data layer over
-    normal latents, for which the columns are standardised inside. A table with texts, categories or booleans among its
-    columns is learnt as `DeepImputer` learns it: each column has the density of its kind, and several models compete.
-    All log-likelihoods are in the table's own units.
+    Of a table of nothing but 0 and 1, NADE, FVSBN and a sigmoid belief network learn for a short while; the best on
+    rows held out is sampled. If it has no latents, a sigmoid belief network beside it gives the codes. Any other array
+    of numbers gets a Gaussian data layer over normal latents, for which the columns are standardised inside. A table
+    with texts, categories or booleans among its columns is learnt as `DeepImputer` learns it: each column has the
+    density of its kind, and several models compete. All log-likelihoods are in the table's own units.
 
     >>> X = np.random.default_rng(0).integers(0, 2, (100, 1)).repeat(4, axis=1)
     >>> model = DeepGenerativeModel(hidden=(2,), epochs=3, random_state=0).fit(X)
@@ -56,18 +58,20 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Out
     ----------
     hidden : "auto" or tuple of int
         Widths of the hidden layers, from the data upward. "auto" takes one layer, of as many units as there are
-        columns, but 10 to 100 of 0/1 tables and at most 20 of real ones. () is a model with nothing hidden.
+        columns, but 10 to 100 of 0/1 tables and at most 20 of real ones; of 0/1 tables none where that is better.
+        () is a model with nothing hidden: of 0/1 tables a NADE.
     layer : str
         Layer types as in `Config.model`, data layer first: "sbn", "nade,sbn", "gaussian,normal", …; "auto" as above.
     proposal : str or None
         Layer types of the proposal as in `Config.proposal`; None takes what fits the hidden layers.
     prior, sampler : str
-        As in `Config`. The default prior is wider than the paper's, under which small tables learn nothing.
+        As in `Config`. "auto" takes a prior that is wider than the paper's, under which small tables learn nothing, and
+        the paper's sampler; for 0/1 tables without latents the thermostat.
     epochs : "auto" or int
         At most this many epochs; "auto" takes up to 300 for small tables, down to 20 for large ones.
     step : "auto" or float
         The sampler's step; "auto" starts from 0.05 for 0/1 data and 0.001 for real data, and starts over with a third
-        of it whenever the chain diverges.
+        of it whenever the chain diverges; of 0/1 data without latents it is measured.
     collect, keep : int
         Samples of the weights that the mean is of, and how many of them are kept for the ensemble.
     batch : "auto" or int
@@ -103,7 +107,9 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Out
     kinds_ : doubly.data.Kinds
         Of a mixed table, what each column was taken for.
     chosen_ : str
-        Of a mixed table, the candidate or base line that answers.
+        Of a mixed table, the candidate or base line that answers; of 0/1 the family, where none was said.
+    scores_ : dict
+        Of the same, what they say of what was held out.
     offset_ : float
         The log-likelihood below which a row is an outlier.
     hidden_ : tuple of int
@@ -153,8 +159,8 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Out
         layer: str = "auto",
         *,
         proposal: str | None = None,
-        prior: str = "student-t:scale=0.3",
-        sampler: str = "sgnht",
+        prior: str = "auto",
+        sampler: str = "auto",
         epochs: str | int = "auto",
         step: str | float = "auto",
         collect: int = 30,
@@ -170,7 +176,7 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Out
         verbose: bool | int = False,
         n_threads: int | None = None,
         contamination: str | float = "auto",
-        minutes: float = 2.0,
+        minutes: float = 0.75,
     ):
         self.hidden = hidden
         self.layer = layer
@@ -215,10 +221,17 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Out
         self._units: Any = (units := units_of(table, kind))  # or the `TableUnits` of a mixed table
         self.kind_, self.center_, self.scale_, self.varies_ = units.kind, units.center, units.scale, units.varies
         self._facts = Facts(units.width, units.kind, (units.width,), has_missing=units.has_missing)
-        config = self._settings(len(table), int(rng.randint(2**31 - 1)))
+        seed = int(rng.randint(2**31 - 1))
         rows = torch.as_tensor(units.encode(table))
         order = rows[torch.as_tensor(rng.permutation(len(table)))]
         n_valid = min(max(1, round(self.valid_fraction * len(table))), len(table) - 1, MOST_VALID)
+        family = None
+        if self._is_open and units.kind == "binary":
+            with use_threads(self.n_threads or 1):
+                epochs = 0 if isinstance(self.epochs, str) else self.epochs
+                family, self.scores_ = best_family(order[n_valid:], order[:n_valid], seed, epochs)
+            self.chosen_ = family.name
+        config = self._settings(len(table), seed, family)
         blur = self.blur if units.kind == "real" else 0.0
         plan = Plan(self._facts, blur, self.refit, self.of == "ensemble", retry=self.step == "auto")
         with Progress(quiet=not self.verbose) as progress:
@@ -229,6 +242,10 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Out
         arrays = (each.numpy() for each in (found.mean, found.samples, found.proposals))
         self.weights_, self.samples_, self.proposals_ = arrays
         self.estimate_ = self._choose(order[:n_valid])
+        self._coder: DeepGenerativeModel | None = None
+        if family and not config.hidden:  # codes are of a model that has them
+            wanted = self.get_params() | {"layer": "sbn", "random_state": seed}
+            self._coder = DeepGenerativeModel(**wanted).fit(table)
         return rows
 
     def _fit_mixed(self, X: Any, rng: np.random.RandomState) -> Tensor:
@@ -265,22 +282,31 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Out
         found = self._in_units(self._reader.read(rows, codes=False).log_likelihood, rows)
         return float(np.quantile(found, self.contamination))
 
+    @property
+    def _is_open(self) -> bool:
+        """Whether the family of models is left to choose."""
+        return self.layer == "auto" and isinstance(self.hidden, str) and self.proposal is None
+
     def _widths(self, kind: str, columns: int) -> tuple[int, ...]:
         if isinstance(self.hidden, str):
             return automatic.widths(kind == "binary", columns)
         return tuple(int(width) for width in self.hidden)
 
-    def _settings(self, n: int, seed: int) -> Config:
+    def _settings(self, n: int, seed: int, family: automatic.Candidate | None = None) -> Config:
         """All settings for n rows, with numbers in the place of "auto"."""
         columns, binary = self._facts.width, self.kind_ == "binary"
-        chosen = automatic.of_array(binary, columns, n, self.layer, self._widths(self.kind_, columns))
-        said = {"step": self.step, "batch": self.batch, "epochs": self.epochs, "proposal": self.proposal or "auto"}
+        layer, hidden = self.layer, self._widths(self.kind_, columns)
+        if family:
+            layer, hidden = family.config.model, family.config.hidden
+        chosen = automatic.of_array(binary, columns, n, layer, hidden)
+        said = {"step": self.step, "batch": self.batch, "epochs": self.epochs, "proposal": self.proposal or "auto",
+                "prior": self.prior, "sampler": self.sampler}  # fmt: skip
         stated = {name: value for name, value in said.items() if not isinstance(value, str) or value != "auto"}
         batch = stated.get("batch", chosen["batch"])
         config = from_dict(
             chosen
-            | automatic.lengths(n, batch)
-            | {"prior": self.prior, "sampler": self.sampler, "patience": self.patience}
+            | automatic.lengths(n, batch, exact=binary and not hidden)
+            | {"patience": self.patience}
             | {"collect": self.collect, "keep": self.keep, "seed": seed}
             | stated
         )
@@ -343,12 +369,15 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Out
     def transform(self, X: Any) -> np.ndarray:
         """E[z | x], the mean codes of all hidden layers beside each other, from the data upward."""
         rows = self._rows(X)
-        self._check_hidden()
-        return self._read(rows, codes=True).codes
+        coder: DeepGenerativeModel = getattr(self, "_coder", None) or self
+        coder._check_hidden()
+        return coder._read(rows, codes=True).codes
 
     def inverse_transform(self, X: Any) -> Any:
         """E[x | z] for codes z of the first hidden layer; codes of further layers may stand behind them."""
         check_is_fitted(self)
+        if coder := getattr(self, "_coder", None):
+            return coder.inverse_transform(X)
         self._check_hidden()
         codes = np.asarray(X, dtype=np.float64)
         first, all_codes = self.hidden_[0], sum(self.hidden_)
@@ -467,4 +496,5 @@ class DeepGenerativeModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Out
 
     @property
     def _n_features_out(self) -> int:
-        return sum(self.hidden_)
+        coder = getattr(self, "_coder", None)
+        return sum((coder or self).hidden_)
