@@ -119,7 +119,6 @@ def cases() -> dict[str, Case]:
         "sbn-gibbs": Case(SBN, "gibbs"),
     }
     found["sgnht-friction-0.2"] = Case(SBN, LANGEVIN, "sgnht")
-    found["psgld-small-step"] = Case(SBN, LANGEVIN, "psgld", step=0.0125, batch=40, burn_in=500, thin=200, draws=7)
     noisy = [name for name in SAMPLERS if SAMPLERS[name].noisy and name != Case.sampler]
     return found | {f"sampler-{name}": SAMPLER_CASES.get(name, Case(SBN, LANGEVIN, name)) for name in noisy}
 

@@ -345,7 +345,9 @@ def test_the_command_prints_a_table_or_json_and_makes_a_picture(run, second, tmp
     cli.main(["diagnose", *folders])
     lines = capsys.readouterr().out.splitlines()
     assert len({len(line) for line in lines[: len(names) + 1]}) == 1, "columns are aligned"
-    assert lines[len(names) + 2 : -1] == found["verdict"]
+    units = [f"{folder}: {active} of {n} units of z1 are active" for folder, [[active, n]] in found["active"].items()]
+    assert list(found["active"]) == folders
+    assert lines[len(names) + 2 : -1] == found["verdict"] + units
     assert (run.path / "figures" / "traces.png").exists()
 
 

@@ -123,12 +123,12 @@ def diagnose(*paths: str | Path) -> Diagnosis:
 
 def active_units(run: Run) -> list[list[int]]:
     """How many units of each latent layer say anything of some training rows, and how many there are."""
-    posterior = run.posterior(refit_passes=0)
-    if is_exact(posterior.model, posterior.method.proposal):
-        return []
     try:
+        posterior = run.posterior(refit_passes=0)
+        if is_exact(posterior.model, posterior.method.proposal):
+            return []
         shares = posterior.explained(of="last" if posterior.mean_theta is None else "mean")
-    except UserError:  # the data are no longer there
+    except UserError:  # checkpoint or data can no longer be read; what was recorded is diagnosed all the same
         return []
     return [[int((share > ACTIVE).sum()), len(share)] for share in shares]
 

@@ -19,13 +19,11 @@ class ThermostatState(NamedTuple):
     alpha: Tensor
     """The friction as it is now: one for each weight, or one for all."""
     held: int = 0
-    """1 once samples are collected: the thermostat then takes its time."""
+    """1 once samples are collected: the thermostat then looks at rare, hard kicks, too."""
 
 
-HELD = 10
-"""Times `settle`, once samples are collected."""
-MOST_RISE = 3
-"""Of the logarithm of a friction in a step, then."""
+MOST_RISE = 10
+"""Of the logarithm of a friction in a step, once samples are collected."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +44,9 @@ class Thermostat(Sampler):
 
     In the burn-in, v^2 / T beyond 30 counts as 30, so that a chain that starts far from where it belongs leaves no
     friction behind. A weight whose gradient is nearly always 0 has such energies in its steady state: a pixel that is
-    hardly ever on kicks it once in a thousand steps, hard. A friction that overlooks these kicks is too small, and one
-    that rises and falls with each of them is too small at the next. So once samples are collected (`hold`) the
-    thermostat is ten times as slow, and looks at all energies up to three times its time constant. What
-    the burn-in has overlooked is then taken up within 3 time constants, 3,000 steps.
+    hardly ever on kicks it once in a thousand steps, hard. A friction that overlooks these kicks is too small. So once
+    samples are collected (`hold`) the thermostat looks at energies up to ten times `settle`. A normal v has none of
+    these, and nothing else changes: a thermostat that became slower then would keep the friction that it had by chance.
     """
 
     friction: float = 0.1
@@ -81,10 +78,9 @@ class Thermostat(Sampler):
         return state._replace(theta=drifted(state.theta, state.v, eta, 0.5))
 
     def tell(self, state: ThermostatState, grad: Tensor, eta: Eta, rng: torch.Generator) -> ThermostatState:
-        settle = HELD * self.settle if state.held else self.settle
-        with_settings = Langevin(self.friction, self.temperature, 1 / settle)
+        with_settings = Langevin(self.friction, self.temperature, 1 / self.settle)
         if state.held:
-            with_settings = with_settings._replace(most_energy=MOST_RISE * settle)
+            with_settings = with_settings._replace(most_energy=MOST_RISE * self.settle)
         return ThermostatState(*heated(Heated(*state[:3]), grad, eta, with_settings, rng), state.held)
 
     def hold(self, state: ThermostatState) -> ThermostatState:
