@@ -34,12 +34,16 @@ from doubly import __version__
 PREFIX = "doubly-"
 SHARED = ("linkonce_odr", "weak_odr")  # names of which there may be several
 KEPT = 3  # folders of other versions that stay
+# of what Numba can spread over threads, only loops over prange: it need not look for the rest
+OTHERWISE_PARALLEL = ("comprehension", "reduction", "inplace_binop", "setitem", "numpy", "stencil", "fusion")
 
 
 def kernel(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     """`numba.njit` for a loop that other code calls: with names of its own, and kept on disk where that is possible."""
 
     def compiled(function: Callable[..., Any]) -> Any:
+        if options.get("parallel"):
+            options["parallel"] = dict.fromkeys(OTHERWISE_PARALLEL, False)  # a new one, which Numba empties
         found: Any = numba.njit(pipeline_class=_Compiler, **options)(function)
         with suppress(RuntimeError, OSError):  # no folder can be written to: it is compiled in every process
             found._cache = _Cache(function)

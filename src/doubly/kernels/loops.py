@@ -28,7 +28,8 @@ _inlined = njit(forceinline=True, error_model="numpy", fastmath={"contract", "re
 _free: Any = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}, "_nrt": False}
 _uncounted = njit(**_free)
 _uncounted_inlined = njit(forceinline=True, **_free)
-# the bodies of parallel loops are calls: whatever stands in them is slow to compile
+# The bodies of parallel loops are calls: whatever stands in them is slow to compile. They take the place as a signed
+# integer, which it is while types are inferred: as the unsigned one that it becomes, they would be compiled twice.
 _kernel = kernel(parallel=True, error_model="numpy")
 
 ZERO, ONE = float32(0), float32(1)
@@ -177,14 +178,15 @@ def normal_part(out, part, key_low, key_high):
     else:
         last = np.empty(NORMALS, float32)
         normals(last, part, key_low, key_high)
-        out[start:] = last[: out.shape[0] - start]
+        for i in range(out.shape[0] - start):  # an assignment would compile an error message of its own
+            out[start + i] = last[i]
 
 
 @_kernel
 def normal(out, key_low, key_high):
     """Fill a vector with standard normals."""
     for part in prange((out.shape[0] + NORMALS - 1) // NORMALS):
-        normal_part(out, part, key_low, key_high)
+        normal_part(out, int64(part), key_low, key_high)
 
 
 # Importance weights of a mini-batch: too few for threads.
@@ -237,7 +239,7 @@ def thermostat_part(part, u, excess, grad, eta, friction, heat, rate, new_u, new
 def thermostat(u, excess, grad, eta, friction, heat, rate, new_u, new_excess, key_low, key_high):
     """Euler's step of a Nosé–Hoover thermostat for each weight; heat is eta T."""
     for part in prange((u.shape[0] + NORMALS - 1) // NORMALS):
-        thermostat_part(part, u, excess, grad, eta, friction, heat, rate, new_u, new_excess, key_low, key_high)
+        thermostat_part(int64(part), u, excess, grad, eta, friction, heat, rate, new_u, new_excess, key_low, key_high)
 
 
 @_exact
@@ -288,7 +290,7 @@ def heated(
         float32(least * friction), float32(most),
     )  # fmt: skip
     for part in prange((v.shape[0] + NORMALS - 1) // NORMALS):
-        heated_part(part, theta, v, alpha, grad, root, numbers, new_theta, new_v, new_alpha, key_low, key_high)
+        heated_part(int64(part), theta, v, alpha, grad, root, numbers, new_theta, new_v, new_alpha, key_low, key_high)
 
 
 @_row
@@ -310,7 +312,7 @@ def adam_part(start, theta, m, v, grad, beta1, beta2, move, correction, epsilon,
 def adam(theta, m, v, grad, beta1, beta2, move, correction, epsilon, new_theta, new_m, new_v):
     """theta + move m / (correction sqrt(v) + epsilon), with the new moments m and v."""
     for part in prange((theta.shape[0] + NORMALS - 1) // NORMALS):
-        start = part * NORMALS
+        start = int64(part) * NORMALS
         adam_part(start, theta, m, v, grad, beta1, beta2, move, correction, epsilon, new_theta, new_m, new_v)
 
 
@@ -390,7 +392,7 @@ def bernoulli(logits, value, drawing, key_low, key_high, log_prob, residual):
     """Draw `value` where asked, then score it. Row k goes with row k of the results, wrapping around."""
     for row in prange(log_prob.shape[0]):
         logit, x = logits[row % logits.shape[0]], value[row % value.shape[0]]
-        bernoulli_row(row, logit, x, drawing, key_low, key_high, log_prob, residual)
+        bernoulli_row(int64(row), logit, x, drawing, key_low, key_high, log_prob, residual)
 
 
 @_row
@@ -406,14 +408,14 @@ def bernoulli_shifted_row(row, logits, offset, value, keep, log_prob):
 def bernoulli_shifted(logits, offset, value, keep, log_prob):
     """Score values by the log-odds logits + offset; with `keep`, what is left takes the place of the logits."""
     for row in prange(log_prob.shape[0]):
-        bernoulli_shifted_row(row, logits, offset, value, keep, log_prob)
+        bernoulli_shifted_row(int64(row), logits, offset, value, keep, log_prob)
 
 
 @_kernel
 def bernoulli_draw(logits, value, key_low, key_high):
     """The values that `bernoulli` draws, without their score."""
     for row in prange(value.shape[0]):
-        draw_row(logits[row % logits.shape[0]], value[row], row, key_low, key_high)
+        draw_row(logits[row % logits.shape[0]], value[row], int64(row), key_low, key_high)
 
 
 COLUMNS = 128  # a task: few rows of many columns, and many rows of few, both make enough of them
@@ -434,7 +436,8 @@ def weighted_sum(weight, residual, out):
     """out[k] = sum of weight[row] residual[row] over the rows that wrap around to k."""
     parts = (out.shape[1] + COLUMNS - 1) // COLUMNS
     for task in prange(out.shape[0] * parts):
-        weighted_sum_part(task // parts, task % parts * COLUMNS, weight, residual, out)
+        k, part = divmod(int64(task), parts)
+        weighted_sum_part(k, part * COLUMNS, weight, residual, out)
 
 
 # Draws that are nearly alike: of the binary vectors that are drawn for one row, most entries are the same in all. Their
@@ -470,9 +473,9 @@ def list_differences(row, given, common, where, count):
 def differences(given, voters, common, where, count):
     """What the rows that wrap around to one have in common, and for each row where it is different from that."""
     for k in prange(common.shape[0]):
-        vote(k, voters, given, common)
+        vote(int64(k), voters, given, common)
     for row in prange(given.shape[0]):
-        list_differences(row, given, common, where, count)
+        list_differences(int64(row), given, common, where, count)
 
 
 @_row
@@ -503,7 +506,7 @@ def alike(given, common, where, count, columns, logits, value, drawing, key_low,
     """As `bernoulli`, for log-odds of which those of the common part are there, and the columns they are made with."""
     for row in prange(log_prob.shape[0]):
         alike_row(
-            row, given, common, where, count, columns, logits, value, drawing, key_low, key_high, log_prob, residual
+            int64(row), given, common, where, count, columns, logits, value, drawing, key_low, key_high, log_prob, residual
         )
 
 
@@ -528,7 +531,7 @@ def alike_backward_part(start, weight, given, common, where, count, residual, gr
 def alike_backward(weight, given, common, where, count, residual, grad):
     """Add to the gradient, one row for each column, what the differences have of it."""
     for task in prange((residual.shape[1] + SLICE - 1) // SLICE):
-        alike_backward_part(task * SLICE, weight, given, common, where, count, residual, grad)
+        alike_backward_part(int64(task) * SLICE, weight, given, common, where, count, residual, grad)
 
 
 # Conditional NADE: the hidden layer is sigmoid(a), where a starts at c and W_i is added wherever x_i is 1.
@@ -804,7 +807,7 @@ def darn_tile(first, r, columns, value, key_low, key_high):
 def darn_draw(r, columns, value, key_low, key_high):
     """x_i = 1 with log-odds r_i + sum_j<i W_ij x_j. Column i of W is added to the logits only where x_i is 1."""
     for tile in prange((value.shape[0] + DARN_ROWS - 1) // DARN_ROWS):
-        darn_tile(tile * DARN_ROWS, r, columns, value, key_low, key_high)
+        darn_tile(int64(tile) * DARN_ROWS, r, columns, value, key_low, key_high)
 
 
 @_row
@@ -822,7 +825,7 @@ def darn_square(triangle, block, square):
     Row i is written up to the end of the block, of so many rows and columns, that the diagonal crosses there.
     """
     for i in prange(square.shape[0]):
-        darn_square_row(triangle, i, block, square)
+        darn_square_row(triangle, int64(i), block, square)
 
 
 @_row
@@ -836,7 +839,7 @@ def darn_triangle_row(square, i, triangle):
 def darn_triangle(square, triangle):
     """The strictly lower triangle of a matrix, row by row."""
     for i in prange(square.shape[0]):
-        darn_triangle_row(square, i, triangle)
+        darn_triangle_row(square, int64(i), triangle)
 
 
 class _Announcement(event.Listener):
