@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -277,7 +278,29 @@ def test_a_layer_of_the_users_own_is_one_class_in_one_file(tmp_path, capsys):
     cli.main(["sample", folder, "-n", "2", "--out", str(tmp_path / "rows.csv")])
 
 
-def test_help_is_quick_because_torch_is_not_imported():
-    code = "import sys, doubly.cli\ntry: doubly.cli.main(['fit', '--help'])\nexcept SystemExit: pass\n"
-    code += "assert 'torch' not in sys.modules and 'sklearn' not in sys.modules"
+HEAVY = ("torch", "numba", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "rich", "sympy")
+
+
+@pytest.mark.parametrize("args", [None, [], ["--help"], ["fit", "--help"], ["evaluate", "--help"], ["fit", "--hiden", "2"],
+                                  ["fit", "--epochs", "two"], ["evaluate", "--wrong"], ["fti"]], ids=str)  # fmt: skip
+def test_what_needs_no_computing_is_quick_because_nothing_heavy_is_imported(args):
+    code = "import sys, doubly\n"
+    if args is not None:
+        code += f"import doubly.cli\ntry: doubly.cli.main({args})\nexcept SystemExit: pass\n"
+    code += f"heavy = [name for name in {HEAVY} if name in sys.modules]\nassert not heavy, heavy"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_fit_of_the_digits_imports_no_more_than_it_needs():
+    code = "import sys, doubly.runs.fit\nfrom doubly.data import load\nload('digits')\n"
+    heavy = tuple(name for name in HEAVY if name not in ("torch", "numpy", "rich"))
+    code += f"heavy = [name for name in {heavy} if name in sys.modules]\nassert not heavy, heavy"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_overview_names_every_command(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--help"])
+    said = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert all(re.search(rf"^  {command.__name__.lower()} +\w", said, re.M) for command in cli.parser.COMMANDS)

@@ -7,7 +7,7 @@ import sys
 import textwrap
 import tomllib
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,19 +83,33 @@ def read_settings(command: type, file: str) -> dict[str, Any]:
     return found
 
 
+def overview(about: str, commands: Mapping[str, type]) -> str:
+    """All commands, with a line on each."""
+    width = _width()
+    lines = ["usage: doubly COMMAND [flags]", "", about, "", "commands:"]
+    for name, command in commands.items():
+        first, *more = textwrap.wrap((command.__doc__ or "").split("\n")[0], width - 14, break_on_hyphens=False)
+        lines += [f"  {name:<12}{first}", *(" " * 14 + line for line in more)]
+    return "\n".join([*lines, "", "doubly COMMAND --help shows the flags of a command; doubly --version the version."])
+
+
 def help_text(command: Any, name: str, shown: Any, example: str) -> str:
     """All flags in their groups, basic ones first, each with what it does and its default."""
     docs, kinds = field_docs(command), typing.get_type_hints(command)
     there = [field.name for field in dataclasses.fields(command)]
     grouped = {title: [flag for flag in names if flag in there] for title, names in GROUPS.items()}
     grouped["basic"] += [flag for flag in there if not any(flag in names for names in grouped.values())]
-    width = min(100, shutil.get_terminal_size().columns if sys.stdout.isatty() else 100)
+    width = _width()
     lines = [f"usage: doubly {name} [flags]", "", f"{(command.__doc__ or '').strip()} For example:", "", f"  {example}"]
     for title, flags in grouped.items():
         lines += ["", f"{title}:"]
         for flag in flags:
             lines += _one_flag(flag, kinds[flag], docs.get(flag, ""), getattr(shown, flag), width)
     return "\n".join(lines)
+
+
+def _width() -> int:
+    return min(100, shutil.get_terminal_size().columns if sys.stdout.isatty() else 100)
 
 
 def _one_flag(name: str, kind: Any, text: str, default: Any, width: int) -> Iterator[str]:

@@ -22,7 +22,7 @@ from doubly.cli.data import Data
 from doubly.cli.evaluate import Compare, Curve, Diagnose, Evaluate
 from doubly.cli.export import Export
 from doubly.cli.fit import Fit, Profile, Resume
-from doubly.cli.flags import check_flags, defaults, help_text
+from doubly.cli.flags import check_flags, defaults, help_text, overview
 from doubly.cli.formatting import allow_code
 from doubly.cli.impute import Impute, Sample
 from doubly.cli.paper import Reproduce
@@ -102,6 +102,9 @@ def _parse(args: list[str]) -> Any:
     first = args[0]
     if first in ("-V", "--version"):
         print(f"doubly {doubly.__version__}")
+        sys.exit(0)
+    if first in ("-h", "--help"):
+        print(overview(_first_line(doubly), by_name))
         sys.exit(0)
     if not first.startswith("-") and first not in by_name:
         raise UserError(f"doubly has no command {first!r}{near(first, by_name)}; see doubly --help")

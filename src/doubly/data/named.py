@@ -5,6 +5,7 @@ cache is the folder, and what is absent there is fetched. Each set is known in s
 read.
 """
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,10 +27,7 @@ Splits = dict[str, np.ndarray]
 
 def digits() -> Data:
     """scikit-learn's handwritten digits, 8x8, black where the grey is at least half: 1197/300/300 rows."""
-    from sklearn.datasets import load_digits
-
-    grey = load_digits().data
-    rows = (np.random.default_rng(0).permutation(grey) >= 8).astype(np.uint8)
+    rows = (np.random.default_rng(0).permutation(_grey_digits()) >= 8).astype(np.uint8)
     train, valid, test = np.split(rows, [1197, 1497])
     return Data("digits", train, valid, test, (8, 8), "binary")
 
@@ -76,6 +74,19 @@ def omniglot(binarise: Binarise = "dynamic", bits_seed: int = 0) -> Data:
     name = "omniglot-rebuilt" if "rebuilt" in found.paths[0].name else "omniglot"
     splits |= {"train": train[:-held_out], "valid": train[-held_out:]}
     return _from_greys(name, splits, binarise, bits_seed)
+
+
+def _grey_digits() -> np.ndarray:
+    """What scikit-learn's `load_digits` gives, from its file: the package itself takes a second or two to import."""
+    found = importlib.util.find_spec("sklearn")
+    folders = (found.submodule_search_locations if found else None) or []
+    for file in (Path(folder) / "datasets" / "data" / "digits.csv.gz" for folder in folders):
+        if file.exists():
+            return np.loadtxt(file, delimiter=",")[:, :-1]  # the last column is what the digit is
+    from sklearn.datasets import load_digits
+
+    found_there: np.ndarray = load_digits().data
+    return found_there
 
 
 def _from_greys(name: str, splits: Splits, how: str, seed: int) -> Data:

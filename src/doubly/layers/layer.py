@@ -11,6 +11,7 @@ from torch import Tensor
 
 from doubly.core.errors import UserError
 from doubly.core.types import Start
+from doubly.kernels.rows import broadcast
 
 Params = dict[str, Tensor]
 Kind = Literal["binary", "real", "mixed"]
@@ -160,7 +161,7 @@ class Layer(ABC):
 
         Where values are independent, the draw is from p(missing | given) and the density is p(others | given).
         """
-        shape = torch.broadcast_shapes(value.shape[:-1], given.shape[:-1])
+        shape = broadcast(value.shape[:-1], given.shape[:-1])
         drawn = self.draw(params, given.expand(*shape, given.shape[-1]), rng).value
         completed = torch.where(missing, drawn, value)
         return Drawn(completed, self.cells(params, completed, given).masked_fill(missing, 0).sum(-1))

@@ -13,6 +13,7 @@ from torch import Tensor
 from doubly.core.errors import UserError
 from doubly.kernels import bernoulli, linear
 from doubly.kernels.noise import normal
+from doubly.kernels.rows import broadcast
 from doubly.layers.layer import Block, Drawn, Params, log_odds
 from doubly.layers.mlp import LOG_SIGMA, Perceptron
 
@@ -155,7 +156,7 @@ class Mixed(Perceptron):
         found = self._distributions(params, given)
         levels = [log_p.exp().flatten(-2) for log_p in found.levels]
         mean = self._in_order([found.mu, torch.sigmoid(found.logits), *levels])
-        return mean.expand(torch.broadcast_shapes(mean.shape, value.shape))
+        return mean.expand(broadcast(mean.shape, value.shape))
 
     # Draws
 
@@ -165,7 +166,7 @@ class Mixed(Perceptron):
         return Drawn(value, sum(part.sum(-1) for part in self._cells(found, value)))  # type: ignore[arg-type]
 
     def impute(self, params: Params, value: Tensor, missing: Tensor, given: Tensor, rng: torch.Generator) -> Drawn:
-        axes = torch.broadcast_shapes(value.shape[:-1], given.shape[:-1])
+        axes = broadcast(value.shape[:-1], given.shape[:-1])
         value, missing = value.expand(*axes, self.n_out), missing.expand(*axes, self.n_out)
         found = self._distributions(params, given.expand(*axes, given.shape[-1]))
         observed = value.masked_fill(missing, 0)
@@ -255,7 +256,7 @@ class Mixed(Perceptron):
 
     def _in_order(self, parts: list[Tensor]) -> Tensor:
         """Entries of all kinds, each where it stands in a row."""
-        axes = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+        axes = broadcast(*(part.shape[:-1] for part in parts))
         return torch.cat([part.expand(*axes, part.shape[-1]) for part in parts], -1)[..., self._layout.back]
 
 

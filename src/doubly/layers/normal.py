@@ -7,6 +7,7 @@ from torch import Tensor
 
 from doubly.core.errors import UserError
 from doubly.kernels import gaussian
+from doubly.kernels.rows import broadcast
 from doubly.layers.layer import Drawn, Layer, Params
 
 
@@ -46,4 +47,4 @@ class Normal(Layer):
 
 def _with_axes(axes: tuple[int, ...], found: Tensor) -> Tensor:
     """What was found, with the batch axes of a given that has no values but may have rows."""
-    return found.expand(torch.broadcast_shapes(found.shape, axes))
+    return found.expand(broadcast(found.shape, axes))
