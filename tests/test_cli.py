@@ -281,8 +281,21 @@ def test_a_layer_of_the_users_own_is_one_class_in_one_file(tmp_path, capsys):
 HEAVY = ("torch", "numba", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "rich", "sympy")
 
 
-@pytest.mark.parametrize("args", [None, [], ["--help"], ["fit", "--help"], ["evaluate", "--help"], ["fit", "--hiden", "2"],
-                                  ["fit", "--epochs", "two"], ["evaluate", "--wrong"], ["fti"]], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "args",
+    [
+        None,
+        [],
+        ["--help"],
+        ["fit", "--help"],
+        ["evaluate", "--help"],
+        ["fit", "--hiden", "2"],
+        ["fit", "--epochs", "two"],
+        ["evaluate", "--wrong"],
+        ["fti"],
+    ],
+    ids=str,
+)
 def test_what_needs_no_computing_is_quick_because_nothing_heavy_is_imported(args):
     code = "import sys, doubly\n"
     if args is not None:

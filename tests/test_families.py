@@ -95,6 +95,59 @@ def test_the_way_back_is_that_of_autograd(spec: str, n_in: int, draws: int | Non
             torch.testing.assert_close(into[name], gradient, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("activation", ["tanh", "sigmoid", "relu", "softplus"])
+@pytest.mark.parametrize("spec", ["gaussian:widths=6-4", "gaussian:widths=none", "mlp:widths=6-4", "mlp:widths=none"])
+@pytest.mark.usefixtures("kernels")
+def test_gradients_through_draws_and_values_are_those_of_autograd(spec: str, activation: str):
+    """Of a layer whose draws are smooth and of one that is given them, to rounding, for both kinds of kernels."""
+    layer, rng = LAYERS.make(f"{spec},activation={activation}", 3, D), torch.Generator().manual_seed(0)
+    params = {name: value.requires_grad_() for name, value in single(layer).items()}
+    to_value, given = layer.kind == "real", torch.randn(4, 3, generator=rng).requires_grad_()
+    value = layer.draw(params, given, torch.Generator().manual_seed(1), 5).value.detach().requires_grad_(to_value)
+    found, expected = layer.log_prob_pathwise_vjp(params, value, given, to_value), layer.log_prob(params, value, given)
+    torch.testing.assert_close(found.log_prob, expected.detach(), rtol=1e-5, atol=1e-5)
+    weight, of_value = torch.rand(expected.shape, generator=rng), torch.randn(value.shape, generator=rng)
+    into = {name: torch.full_like(each, math.nan) for name, each in params.items()}
+    sent = found.vjp(weight, into)
+    gradients = torch.autograd.grad(expected, [*params.values(), given, *([value] if to_value else [])], weight)
+    for got, gradient in zip([*into.values(), sent.given, *([sent.value] if to_value else [])], gradients, strict=True):
+        torch.testing.assert_close(got, gradient, rtol=1e-5, atol=2e-5)
+    if not layer.reparameterised:
+        return
+    again = layer.draw_pathwise(params, given, torch.Generator().manual_seed(1), 5)
+    drawn = layer.draw_pathwise_vjp(params, given, torch.Generator().manual_seed(1), 5)
+    for got, expected in zip((drawn.value, drawn.log_prob), again, strict=True):
+        torch.testing.assert_close(got, expected.detach(), rtol=1e-4, atol=1e-4)  # value - mu loses digits there
+    of_given = drawn.vjp(weight, of_value, into, True)
+    objective = (weight * again.log_prob).sum() + (of_value * again.value).sum()
+    for got, gradient in zip(
+        [*into.values(), of_given], torch.autograd.grad(objective, [*params.values(), given]), strict=True
+    ):
+        torch.testing.assert_close(got, gradient, rtol=1e-4, atol=3e-4)
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_standard_deviation_at_its_bound_has_no_gradient():
+    layer = LAYERS.make("gaussian:widths=none", 2, 3)
+    params = single(layer) | {"b_sigma": torch.tensor([-20.0, 0.0, 20.0])}
+    drawn = layer.draw_pathwise_vjp(params, torch.zeros(4, 2), torch.Generator().manual_seed(1), 5)
+    into = {name: torch.full_like(each, math.nan) for name, each in params.items()}
+    drawn.vjp(torch.ones(5, 4), torch.ones(5, 4, 3), into, False)
+    assert into["b_sigma"].eq(0).tolist() == [True, False, True]
+
+
+def test_a_subclass_with_another_density_does_not_inherit_its_gradient():
+    class Steeper(LAYERS["sbn"]):  # type: ignore[misc]
+        def log_prob(self, params, value, given):
+            return 2 * super().log_prob(params, value, given)
+
+    class Named(LAYERS["sbn"]):  # type: ignore[misc]
+        pass
+
+    assert Steeper.log_prob_vjp is Layer.log_prob_vjp
+    assert Named.log_prob_vjp is LAYERS["sbn"].log_prob_vjp is not Layer.log_prob_vjp
+
+
 @pytest.mark.parametrize("order", ["identity", "reversed", 3])
 @pytest.mark.parametrize("name", ["darn", "nade"])
 def test_each_value_depends_on_those_before_it_only(name: str, order: str | int):

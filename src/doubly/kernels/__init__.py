@@ -11,6 +11,7 @@ moves        one move of a sampler or optimiser over the whole vector
 bernoulli    Bernoulli log-likelihood and residual in one pass
 gaussian     the normal density
 linear       log-odds that are linear in what is given
+perceptron   deterministic layers and their gradient
 nade         NADE, which skips zeros
 darn         the triangular layer
 gibbs        Gibbs sweeps

@@ -95,6 +95,13 @@ def run(logits: Tensor, value: Tensor, rng: torch.Generator | None, keep: bool) 
     return log_prob, residual
 
 
+def plain_run(logits: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """What `run` gives of values that are there."""
+    least = min(logits.shape[0], value.shape[0])
+    wide = logits.view(-1, least, logits.shape[1]), value.view(-1, least, logits.shape[1])
+    return plain_log_prob(*wide).view(-1), (wide[1] - torch.sigmoid(wide[0])).view(-1, logits.shape[1])
+
+
 class _LogProb(torch.autograd.Function):
     """The forward pass gives the residual too, with which the backward pass is a multiplication."""
 
@@ -118,6 +125,8 @@ def weighted_sum(weight: Tensor, rows: Tensor, n: int) -> Tensor:
         return (weight @ rows)[None]
     if weight.shape != rows.shape[:1]:
         raise ValueError(f"one weight for each of {len(rows)} rows is expected, got {tuple(weight.shape)}")
+    if not choose.fused(weight, rows):
+        return (weight[:, None] * rows).view(-1, n, rows.shape[1]).sum(0)
     out = rows.new_empty(n, rows.shape[1])
     choose.loops().weighted_sum(*as_arrays(weight.contiguous(), rows, out))
     return out

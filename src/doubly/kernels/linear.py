@@ -100,6 +100,12 @@ class Linear:
     residual: Tensor
     alike: Alike | None = None
 
+    def to_given(self, weight: Tensor, matrix: Tensor) -> Tensor:
+        """The gradient of the weighted sum with respect to the rows that were given."""
+        if self.given.shape[0] == self.residual.shape[0]:  # rows are weighed on the narrower side
+            return torch.mm(self.residual, matrix).mul_(weight.view(-1, 1))
+        return torch.mm(weighted_sum(weight.reshape(-1), self.residual, self.given.shape[0]), matrix)
+
     def vjp(self, weight: Tensor, of_weight: Tensor, of_bias: Tensor) -> None:
         """Write the gradients with respect to W and b of the weighted sum over the rows."""
         weight = weight.reshape(-1)
@@ -119,14 +125,21 @@ class Linear:
         of_weight.copy_(columns.t())
 
 
-def log_prob_vjp(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor, grad: bool) -> Linear:
-    """Of a value that is there. Row k of the value is row k % n of the n that are given, or the other way round."""
+def log_prob_vjp(
+    given: Tensor, weight: Tensor, offset: Tensor, value: Tensor, grad: bool, binary: bool = True
+) -> Linear:
+    """Of a value that is there. Row k of the value is row k % n of the n that are given, or the other way round.
+
+    Only `binary` rows that are given may be nearly alike.
+    """
     shape = broadcast((*given.shape[:-1], weight.shape[0]), value.shape)
     given, rows, offset = _given_rows(given, shape), as_rows(value, shape), as_rows(offset, shape)
-    if len(given) < len(rows):
-        log_prob, residual = bernoulli.run(torch.addmm(offset, given, weight.t()), rows, None, grad)
+    fused = choose.fused(given, weight, offset, rows)
+    if not fused or len(given) < len(rows):
+        logits = torch.addmm(offset, given, weight.t())
+        log_prob, residual = bernoulli.run(logits, rows, None, grad) if fused else bernoulli.plain_run(logits, rows)
         return Linear(log_prob.view(shape[:-1]), given, residual)
-    alike = compare(given, shape)
+    alike = compare(given, shape) if binary else None
     if alike is not None and len(offset) in (1, len(alike.common)):
         log_prob, residual = _score_alike(alike, weight, offset, rows, None, grad)
     else:
@@ -136,13 +149,25 @@ def log_prob_vjp(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor, g
 
 
 def draw_vjp(
-    given: Tensor, weight: Tensor, bias: Tensor, rng: torch.Generator, draws: int | None, grad: bool
+    given: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    rng: torch.Generator,
+    draws: int | None,
+    grad: bool,
+    binary: bool = True,
 ) -> tuple[Tensor, Linear]:
     """Of a value that is drawn; with `draws`, so many for each row that is given."""
     shape = (*given.shape[:-1], weight.shape[0]) if draws is None else (draws, *given.shape[:-1], weight.shape[0])
-    given, value = _given_rows(given, shape), given.new_empty(shape)
+    given = _given_rows(given, shape)
+    if not choose.fused(given, weight, bias):
+        logits = torch.addmm(bias, given, weight.t())
+        rows = bernoulli.plain_draw(logits, rng, draws).view(-1, shape[-1])
+        log_prob, residual = bernoulli.plain_run(logits, rows)
+        return rows.view(shape), Linear(log_prob.view(shape[:-1]), given, residual)
+    value = given.new_empty(shape)
     rows = value.view(-1, shape[-1])
-    alike = compare(given, shape) if draws is None else None
+    alike = compare(given, shape) if binary and draws is None else None
     if alike is not None:
         log_prob, residual = _score_alike(alike, weight, bias[None], rows, rng, grad)
     else:

@@ -506,7 +506,19 @@ def alike(given, common, where, count, columns, logits, value, drawing, key_low,
     """As `bernoulli`, for log-odds of which those of the common part are there, and the columns they are made with."""
     for row in prange(log_prob.shape[0]):
         alike_row(
-            int64(row), given, common, where, count, columns, logits, value, drawing, key_low, key_high, log_prob, residual
+            int64(row),
+            given,
+            common,
+            where,
+            count,
+            columns,
+            logits,
+            value,
+            drawing,
+            key_low,
+            key_high,
+            log_prob,
+            residual,
         )
 
 
@@ -1319,3 +1331,53 @@ def gibbs(value, field, logits, chosen, W, V, log_odds, counts, powers, low, hig
             tile * GIBBS_ROWS, value, field, logits, chosen, padded, flat, ends, steep, gentle, reach, sums, V,
             log_odds, counts, starts, powers, low, high
         )  # fmt: skip
+
+
+# Normal variables drawn from a mean and a log standard deviation, and the gradient through the draws. Rows of
+# parameters wrap around.
+
+HALF_LOG_2_PI = 0.9189385332046727
+
+
+@_row
+def gaussian_draw_row(row, mu, log_sigma, noise, low, high, value, log_prob):
+    m, s = mu[row % mu.shape[0]], log_sigma[row % mu.shape[0]]
+    e, z, total = noise[row], value[row], ZERO
+    for i in range(m.shape[0]):
+        log_s = min(max(s[i], low), high)
+        z[i] = m[i] + exp2(log_s * LOG2_E) * e[i]
+        total += float32(0.5) * e[i] * e[i] + log_s
+    log_prob[row] = float32(-(float(total) + m.shape[0] * HALF_LOG_2_PI))
+
+
+@_kernel
+def gaussian_draw(mu, log_sigma, noise, low, high, value, log_prob):
+    """mu + sigma noise, and its log density."""
+    for row in prange(noise.shape[0]):
+        gaussian_draw_row(int64(row), mu, log_sigma, noise, float32(low), float32(high), value, log_prob)
+
+
+@_row
+def gaussian_draw_backward_row(k, log_sigma, noise, weight, of_value, low, high, of_mu, of_log_sigma):
+    s, mean, spread = log_sigma[k], of_mu[k], of_log_sigma[k]
+    for i in range(s.shape[0]):
+        mean[i], spread[i] = ZERO, ZERO
+    weights = ZERO
+    for row in range(k, noise.shape[0], log_sigma.shape[0]):
+        e, g = noise[row], of_value[row]
+        weights += weight[row]
+        for i in range(s.shape[0]):
+            mean[i] += g[i]
+            spread[i] += g[i] * e[i]
+    for i in range(s.shape[0]):
+        outside = s[i] < low or s[i] > high  # not so NaN
+        spread[i] = ZERO if outside else spread[i] * exp2(s[i] * LOG2_E) - weights
+
+
+@_kernel
+def gaussian_draw_backward(log_sigma, noise, weight, of_value, low, high, of_mu, of_log_sigma):
+    """Gradients of sum(of_value value) + sum(weight log_prob) with respect to mu and log sigma, summed over draws."""
+    for k in prange(log_sigma.shape[0]):
+        gaussian_draw_backward_row(
+            int64(k), log_sigma, noise, weight, of_value, float32(low), float32(high), of_mu, of_log_sigma
+        )

@@ -78,6 +78,8 @@ class NAIS(Estimator):
 
     def __call__(self, batch: Batch, wanted: Wanted = "both") -> Estimate:
         whole = batch.pair.proposal.layers and not batch.pair.proposal.masked
+        if whole and wanted != "theta" and self.objective.bound and self.objective.pathwise:
+            return self._of_paths(batch, wanted)
         if not (whole and (wanted == "theta" or self.objective.plain)):
             return self._by_autograd(batch, wanted)
         return self._of_survivors(batch, wanted) if self.survivors else self._of_all(batch, wanted)
@@ -113,6 +115,16 @@ class NAIS(Estimator):
         wake_grad = q.vjp((1 - self.objective.sleep_weight) * share) if of_draws else None
         phi_grad = phi_gradient(self.objective, batch, wanted, wake_grad, slept)
         return Estimate(theta_grad, phi_grad, batch.memory, {"train": train, "ess": ess})
+
+    def _of_paths(self, batch: Batch, wanted: Wanted) -> Estimate:
+        """The bound L_S through reparameterised draws: sum_s w_s grad log w_s, for phi through z_s."""
+        model, theta, proposal, phi = batch.pair
+        q = proposal.draw_pathwise_vjp(phi.detach(), batch.x, batch.rng, self.draws)
+        p = model.log_prob_pathwise_vjp(theta.detach(), (batch.x, *q.values[::-1]))
+        weight, train, ess = summarise(p.log_prob, q.log_prob)
+        share = weight / len(batch.x)
+        theta_grad, of_latents = p.vjp(share, to_theta=wanted == "both")
+        return Estimate(theta_grad, q.vjp(-share, of_latents[::-1]), batch.memory, {"train": train, "ess": ess})
 
     def _of_survivors(self, batch: Batch, wanted: Wanted) -> Estimate:
         """The same, of some of the draws, which stand for all of them."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from doubly.core.errors import UserError
 from doubly.core.registry import split
 from doubly.core.types import Start
-from doubly.layers.layer import Layer, LayerVJP, Params
+from doubly.layers.layer import DrawPathwiseVJP, Layer, LayerVJP, LogProbPathwiseVJP, Params
 from doubly.layers.registry import LAYERS
 
 Values = tuple[Tensor, ...]
@@ -53,6 +53,60 @@ class ChainVJP(NamedTuple):
         grad = torch.empty_like(self.theta)
         for each, into in zip(self.layers, self.chain.unflatten(grad), strict=True):
             each.vjp(weight.sum_to_size(each.log_prob.shape), into)
+        return grad
+
+
+class ChainPathwiseVJP(NamedTuple):
+    """The joint log density of values, which are constants, with its vector-Jacobian product for weights and values."""
+
+    chain: "Chain"
+    theta: Tensor
+    layers: list[LogProbPathwiseVJP]
+
+    @property
+    def log_prob(self) -> Tensor:
+        """Of all the values."""
+        return functools.reduce(torch.add, [each.log_prob for each in self.layers])
+
+    def vjp(self, weight: Tensor, to_theta: bool) -> tuple[Tensor | None, Values]:
+        """The gradient with respect to theta, if it is wanted, and to all values but the first (x)."""
+        grad = torch.empty_like(self.theta) if to_theta else None
+        into: Sequence[Params | None] = self.chain.unflatten(grad) if grad is not None else [None] * len(self.layers)
+        sent: list[Tensor] = []
+        below: Tensor | None = None
+        for each, params in zip(self.layers, into, strict=True):
+            of_value, of_given = each.vjp(weight, params)
+            if of_value is not None and below is not None:
+                sent.append(of_value + below)
+            below = of_given
+        return grad, tuple(sent)
+
+
+class ChainDrawPathwiseVJP(NamedTuple):
+    """Draws that are smooth functions of the weights, likewise."""
+
+    chain: "Chain"
+    theta: Tensor
+    layers: list[DrawPathwiseVJP]
+
+    @property
+    def values(self) -> Values:
+        """Of all the layers, as in `ChainDraw`."""
+        return tuple(each.value for each in self.layers)
+
+    @property
+    def log_prob(self) -> Tensor:
+        """Their joint log density."""
+        return functools.reduce(torch.add, [each.log_prob for each in self.layers])
+
+    def vjp(self, weight: Tensor, of_values: Values) -> Tensor:
+        """The gradient with respect to theta, of weights of the log density and gradients for all values."""
+        grad, sent = torch.empty_like(self.theta), list(of_values)
+        last = len(self.layers) - 1
+        for i, (each, into) in enumerate(zip(self.layers, self.chain.unflatten(grad), strict=True)):
+            of_given = each.vjp(weight, sent[i], into, i < last)
+            if of_given is not None:
+                sent[i + 1] = sent[i + 1] + of_given
         return grad
 
 
@@ -231,6 +285,24 @@ class Chain:
             found.insert(0, layer.draw_vjp(params, given, rng, None if found else draws, grad))
             given = found[0].value
         return ChainVJP(self, theta, found)
+
+    def log_prob_pathwise_vjp(self, theta: Tensor, values: Values) -> ChainPathwiseVJP:
+        """A model's `log_prob` of complete rows, with its vector-Jacobian product for theta and for the latents."""
+        givens = (*values[1:], nothing(theta))
+        parts = enumerate(zip(self.layers, self.unflatten(theta), values, givens, strict=True))
+        found = [
+            layer.log_prob_pathwise_vjp(params, value, above, to_value=i > 0)
+            for i, (layer, params, value, above) in parts
+        ]
+        return ChainPathwiseVJP(self, theta, found)
+
+    def draw_pathwise_vjp(self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int) -> ChainDrawPathwiseVJP:
+        """`draw` with `pathwise`, likewise."""
+        found: list[DrawPathwiseVJP] = []
+        for layer, params in zip(reversed(self.layers), reversed(self.unflatten(theta)), strict=True):
+            found.insert(0, layer.draw_pathwise_vjp(params, given, rng, None if found else draws))
+            given = found[0].value
+        return ChainDrawPathwiseVJP(self, theta, found)
 
     @torch.no_grad()
     def sample(self, theta: Tensor, n: int, rng: torch.Generator) -> Values:

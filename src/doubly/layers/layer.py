@@ -33,6 +33,31 @@ class LayerVJP(NamedTuple):
     """Given a weight for each row, writes sum_rows weight d log_prob / d params into tensors of the same shapes."""
 
 
+class LogProbPathwiseVJP(NamedTuple):
+    """The log density of a value, a constant, and its vector-Jacobian product for all that it depends on."""
+
+    log_prob: Tensor
+    vjp: Callable[[Tensor, Params | None], "Paths"]
+    """As that of `LayerVJP`, where tensors are given to write into; it gives back gradients for value and given."""
+
+
+class Paths(NamedTuple):
+    """Gradients with respect to a value, where that is wanted, and to what was given."""
+
+    value: Tensor | None
+    given: Tensor
+
+
+class DrawPathwiseVJP(NamedTuple):
+    """A value as a smooth function of parameters, given and noise, with its log density; both are constants."""
+
+    value: Tensor
+    log_prob: Tensor
+    vjp: Callable[[Tensor, Tensor, Params, bool], Tensor | None]
+    """Of weights of the log densities and a gradient with respect to the value: writes the gradient with respect to
+    the parameters, and gives back that with respect to the given, if it is wanted."""
+
+
 class LogOdds(NamedTuple):
     """Log-odds that are linear: bias + given · (what the layer is given) + before · (its own values before each)."""
 
@@ -69,7 +94,8 @@ class Layer(ABC):
     - `reparameterised = True` and `draw_pathwise`: the objectives iwae and dreg;
     - `is_linear = True` and `linear_log_odds`: the estimator gibbs, annealed scores;
     - `row_biases`: a proposal that is refined row by row;
-    - `log_prob_vjp`, `draw_vjp`: gradients that are quicker than autograd's.
+    - `log_prob_vjp`, `draw_vjp`, and for iwae `log_prob_pathwise_vjp`, `draw_pathwise_vjp`: gradients that are quicker
+      than autograd's. A subclass that overrides something else of the layer does not inherit these.
 
     docs/own-members.md writes one in ten lines. Its heart is five, the density and a draw from it:
 
@@ -96,6 +122,13 @@ class Layer(ABC):
     """Whether the values are independent of each other, given what is given."""
     is_linear: ClassVar[bool] = False
     """Whether `linear_log_odds` is there."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name in VJPS:
+            owner = next(each for each in cls.__mro__ if name in vars(each))
+            if owner not in (cls, Layer) and _overrides(cls, owner):  # what it inherits was written for another density
+                setattr(cls, name, vars(Layer)[name])
 
     def __post_init__(self) -> None:
         if self.start not in get_args(Start):
@@ -143,6 +176,45 @@ class Layer(ABC):
         """`draw`, likewise."""
         return _by_autograd(params, grad, lambda watched: self.draw(watched, given, rng, draws))
 
+    def log_prob_pathwise_vjp(
+        self, params: Params, value: Tensor, given: Tensor, to_value: bool = True
+    ) -> LogProbPathwiseVJP:
+        """`log_prob` with its product for parameters, value and given; by autograd, unless overridden."""
+        watched = {name: each.detach().requires_grad_() for name, each in params.items()}
+        ends = (value.detach().requires_grad_(to_value), given.detach().requires_grad_())
+        with torch.enable_grad():
+            log_prob = self.log_prob(watched, *ends)
+
+        def vjp(weight: Tensor, into: Params | None) -> Paths:
+            wanted = [*(ends if to_value else ends[1:]), *(watched.values() if into is not None else ())]
+            found = list(_gradients((log_prob,), wanted, (weight.expand(log_prob.shape),)))
+            of_value = found.pop(0) if to_value else None
+            of_given = found.pop(0)
+            for name, grad in zip(watched, found, strict=False):
+                assert into is not None
+                into[name].copy_(grad)
+            return Paths(of_value, of_given)
+
+        return LogProbPathwiseVJP(log_prob.detach(), vjp)
+
+    def draw_pathwise_vjp(
+        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None
+    ) -> DrawPathwiseVJP:
+        """`draw_pathwise`, likewise."""
+        watched = {name: each.detach().requires_grad_() for name, each in params.items()}
+        given = given.detach().requires_grad_()
+        with torch.enable_grad():
+            value, log_prob = self.draw_pathwise(watched, given, rng, draws)
+
+        def vjp(weight: Tensor, of_value: Tensor, into: Params, to_given: bool) -> Tensor | None:
+            wanted = [*watched.values(), *((given,) if to_given else ())]
+            found = _gradients((log_prob, value), wanted, (weight.expand(log_prob.shape), of_value))
+            for name, grad in zip(watched, found, strict=False):
+                into[name].copy_(grad)
+            return found[-1] if to_given else None
+
+        return DrawPathwiseVJP(value.detach(), log_prob.detach(), vjp)
+
     @abstractmethod
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         """E[value_i | given, and those entries of `value` that come before i where the layer is autoregressive]."""
@@ -184,9 +256,34 @@ class Layer(ABC):
         return torch.zeros(self.n_out, device=rng.device) if mean is None else log_odds(mean)
 
 
+VJPS = ("log_prob_vjp", "draw_vjp", "log_prob_pathwise_vjp", "draw_pathwise_vjp")
+
+
+def constants(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The same, without a gradient."""
+    return tuple(each.detach() if each.requires_grad else each for each in tensors)
+
+
+def _overrides(cls: type, owner: type) -> bool:
+    """Whether the class has its own version of a function of the owner or of what that is made of."""
+    bases = owner.__mro__[: owner.__mro__.index(Layer)]
+    theirs = {name for base in bases for name, each in vars(base).items() if callable(each)}
+    own = {name for name, each in vars(cls).items() if callable(each) and name not in VJPS and name[:2] != "__"}
+    return bool(own & theirs - getattr(owner, "__abstractmethods__", frozenset()))
+
+
 def log_odds(mean: Tensor) -> Tensor:
     """Log-odds of a mean in [0, 1], kept finite where a variable never or always is 1."""
     return torch.logit(mean.clamp(0.005, 0.995))
+
+
+def _gradients(outputs: tuple[Tensor, ...], inputs: list[Tensor], weights: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Of the weighted outputs; a layer without weights may have outputs that depend on none of the inputs."""
+    pairs = [(output, weight) for output, weight in zip(outputs, weights, strict=True) if output.requires_grad]
+    if not inputs or not pairs:
+        return tuple(torch.zeros_like(each) for each in inputs)
+    found, grads = zip(*pairs, strict=True)
+    return torch.autograd.grad(found, inputs, grads, materialize_grads=True)
 
 
 def _by_autograd(params: Params, grad: bool, look: Callable[[Params], Drawn]) -> LayerVJP:

@@ -1,19 +1,30 @@
 """Layers whose parameters are computed by a multilayer perceptron: what the paper calls VAE layers."""
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from doubly.core.errors import UserError
-from doubly.kernels import bernoulli, gaussian, linear
-from doubly.layers.layer import Drawn, Layer, Params
+from doubly.kernels import bernoulli, gaussian, linear, perceptron
+from doubly.kernels.perceptron import ACTIVATIONS, Features, Weights
+from doubly.kernels.rows import as_rows, broadcast
+from doubly.layers.layer import (
+    Drawn,
+    DrawPathwiseVJP,
+    Layer,
+    LayerVJP,
+    LogProbPathwiseVJP,
+    Params,
+    Paths,
+    constants,
+)
 
-ACTIVATIONS = {"tanh": torch.tanh, "sigmoid": torch.sigmoid, "relu": torch.relu, "softplus": F.softplus}
 # log sigma is kept within these: exp stays finite, and the density neither explodes nor vanishes
 LOG_SIGMA = (-8.0, 8.0)
 
@@ -45,10 +56,23 @@ class Perceptron(Layer):
         }
 
     def _features(self, params: Params, given: Tensor) -> Tensor:
-        activation = ACTIVATIONS[self.activation]
+        activation = ACTIVATIONS[self.activation].of
         for i in range(len(self._sizes()) - 1):
             given = activation(F.linear(given, params[f"W{i}"], params[f"b{i}"]))
         return given
+
+    def _features_of_rows(self, params: Params, rows: Tensor) -> Features:
+        """The same of a matrix, whose gradient `_sent_back` takes further down."""
+        return perceptron.forward(rows, self._deterministic(params), self.activation)
+
+    def _sent_back(
+        self, found: Features, grad: Tensor, params: Params, into: Params | None, to_given: bool
+    ) -> Tensor | None:
+        grads = None if into is None else self._deterministic(into)
+        return perceptron.backward(found, grad, self._deterministic(params), self.activation, grads, to_given)
+
+    def _deterministic(self, params: Params) -> list[Weights]:
+        return [Weights(params[f"W{i}"], params[f"b{i}"]) for i in range(len(self._sizes()) - 1)]
 
     def _sizes(self) -> list[int]:
         assert isinstance(self.widths, tuple)
@@ -106,12 +130,67 @@ class MLP(PerceptronWithHeads):
     def draw(self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None) -> Drawn:
         return Drawn(*bernoulli.draw_with_log_prob(self._heads(params, given)[0], rng, draws))
 
+    def log_prob_vjp(self, params: Params, value: Tensor, given: Tensor, grad: bool = True) -> LayerVJP:
+        found = self._scored(params, value, given, grad)
+        return LayerVJP(value, found.linear.log_prob, lambda weight, into: _nothing(found.vjp(weight, into, False)))
+
+    def draw_vjp(
+        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, grad: bool = True
+    ) -> LayerVJP:
+        params = _constant(params)
+        features = self._features_of_rows(params, _rows(given.detach(), given.shape))
+        above = features.rows.view(*given.shape[:-1], features.rows.shape[1])
+        value, found = linear.draw_vjp(above, params["W_logits"], params["b_logits"], rng, draws, grad, binary=False)
+        scored = _Scored(self, params, features, found)
+        return LayerVJP(value, found.log_prob, lambda weight, into: _nothing(scored.vjp(weight, into, False)))
+
+    def log_prob_pathwise_vjp(
+        self, params: Params, value: Tensor, given: Tensor, to_value: bool = True
+    ) -> LogProbPathwiseVJP:
+        if to_value:  # of 0 or 1, which nobody asks for
+            return super().log_prob_pathwise_vjp(params, value, given, to_value)
+        found = self._scored(params, value, given, grad=True)
+
+        def vjp(weight: Tensor, into: Params | None) -> Paths:
+            of_given = found.vjp(weight, into, True)
+            assert of_given is not None
+            return Paths(None, _as_given(of_given, given, found.linear.log_prob.shape))
+
+        return LogProbPathwiseVJP(found.linear.log_prob, vjp)
+
+    def _scored(self, params: Params, value: Tensor, given: Tensor, grad: bool) -> "_Scored":
+        params, (value, given) = _constant(params), constants(value, given)
+        shape = broadcast((*given.shape[:-1], self.n_out), value.shape)
+        features = self._features_of_rows(params, _rows(given, shape))
+        axes = shape[:-1] if features.rows.shape[0] == math.prod(shape[:-1]) else given.shape[:-1]
+        above = features.rows.view(*axes, features.rows.shape[1])
+        found = linear.log_prob_vjp(above, params["W_logits"], params["b_logits"], value, grad, binary=False)
+        return _Scored(self, params, features, found)
+
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         found: Tensor = torch.broadcast_tensors(torch.sigmoid(self._heads(params, given)[0]), value)[0]
         return found
 
     def cells(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         return bernoulli.cells(self._heads(params, given)[0], value)
+
+
+class _Scored(NamedTuple):
+    """Log-odds that were scored, and the features that they are linear in."""
+
+    layer: MLP
+    params: Params
+    features: Features
+    linear: linear.Linear
+
+    def vjp(self, weight: Tensor, into: Params | None, to_given: bool) -> Tensor | None:
+        """The gradient with respect to the weights, and to the rows that were given, where these are wanted."""
+        if into is not None:
+            self.linear.vjp(weight, into["W_logits"], into["b_logits"])
+        if not (to_given or self.features.outputs):
+            return None
+        sent = self.linear.to_given(weight, self.params["W_logits"])
+        return self.layer._sent_back(self.features, sent, self.params, into, to_given)
 
 
 @dataclass(frozen=True)
@@ -141,6 +220,75 @@ class Gaussian(PerceptronWithHeads):
         value = gaussian.draw(mu, log_sigma, rng, draws)
         return Drawn(value, gaussian.log_prob(mu, log_sigma, value))
 
+    def log_prob_vjp(self, params: Params, value: Tensor, given: Tensor, grad: bool = True) -> LayerVJP:
+        found = self.log_prob_pathwise_vjp(params, value, given)
+        return LayerVJP(value, found.log_prob, lambda weight, into: _nothing(found.vjp(weight, into)))
+
+    def draw_vjp(
+        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, grad: bool = True
+    ) -> LayerVJP:
+        params, (given,) = _constant(params), constants(given)
+        features, mu, log_sigma = self._heads_of_rows(params, _rows(given, given.shape))
+        value, log_prob, noise = gaussian.draw_rows(mu, log_sigma, rng, draws or 1, LOG_SIGMA)
+        axes = (*(() if draws is None else (draws,)), *given.shape[:-1])
+
+        def vjp(weight: Tensor, into: Params) -> None:
+            scored = gaussian.Scored(log_prob, noise)
+            heads, _ = gaussian.score_rows_backward(scored, log_sigma, weight.reshape(-1), LOG_SIGMA)
+            self._heads_sent_back(features, heads, params, into, to_given=False)
+
+        return LayerVJP(value.view(*axes, self.n_out), log_prob.view(axes), vjp)
+
+    def log_prob_pathwise_vjp(
+        self, params: Params, value: Tensor, given: Tensor, to_value: bool = True
+    ) -> LogProbPathwiseVJP:
+        params, (value, given) = _constant(params), constants(value, given)
+        shape = broadcast((*given.shape[:-1], self.n_out), value.shape)
+        features, mu, log_sigma = self._heads_of_rows(params, _rows(given, shape))
+        scored = gaussian.score_rows(mu, log_sigma, as_rows(value, shape), LOG_SIGMA)
+
+        def vjp(weight: Tensor, into: Params | None) -> Paths:
+            heads, of_value = gaussian.score_rows_backward(scored, log_sigma, weight.reshape(-1), LOG_SIGMA)
+            sent = self._heads_sent_back(features, heads, params, into, to_given=True)
+            assert sent is not None
+            return Paths(of_value.view(shape).sum_to_size(value.shape), _as_given(sent, given, shape[:-1]))
+
+        return LogProbPathwiseVJP(scored.log_prob.view(shape[:-1]), vjp)
+
+    def draw_pathwise_vjp(
+        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None
+    ) -> DrawPathwiseVJP:
+        params, (given,) = _constant(params), constants(given)
+        features, mu, log_sigma = self._heads_of_rows(params, _rows(given, given.shape))
+        drawn = gaussian.draw_rows(mu, log_sigma, rng, draws or 1, LOG_SIGMA)
+        axes = (*(() if draws is None else (draws,)), *given.shape[:-1])
+
+        def vjp(weight: Tensor, of_value: Tensor, into: Params, to_given: bool) -> Tensor | None:
+            sent = of_value.reshape(-1, self.n_out)
+            heads = gaussian.draw_rows_backward(drawn, log_sigma, weight.reshape(-1), sent, LOG_SIGMA)
+            found = self._heads_sent_back(features, heads, params, into, to_given)
+            return None if found is None else found.view(given.shape)
+
+        return DrawPathwiseVJP(drawn.value.view(*axes, self.n_out), drawn.log_prob.view(axes), vjp)
+
+    def _heads_of_rows(self, params: Params, rows: Tensor) -> tuple[Features, Tensor, Tensor]:
+        features = self._features_of_rows(params, rows)
+        above = features.rows
+        mu, log_sigma = (torch.addmm(params[f"b_{head}"], above, params[f"W_{head}"].t()) for head in self.heads)
+        return features, mu, log_sigma
+
+    def _heads_sent_back(
+        self, features: Features, grads: gaussian.Heads, params: Params, into: Params | None, to_given: bool
+    ) -> Tensor | None:
+        if into is not None:
+            for head, grad in zip(self.heads, grads, strict=True):
+                torch.mm(grad.t(), features.rows, out=into[f"W_{head}"])
+                torch.sum(grad, 0, out=into[f"b_{head}"])
+        if not (to_given or features.outputs):
+            return None
+        sent = torch.mm(grads.mu, params["W_mu"]).addmm_(grads.log_sigma, params["W_sigma"])
+        return self._sent_back(features, sent, params, into, to_given)
+
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         found: Tensor = torch.broadcast_tensors(self._heads(params, given)[0], value)[0]
         return found
@@ -151,6 +299,28 @@ class Gaussian(PerceptronWithHeads):
     def _parameters(self, params: Params, given: Tensor) -> tuple[Tensor, Tensor]:
         mu, log_sigma = self._heads(params, given)
         return mu, log_sigma.clamp(*LOG_SIGMA)
+
+
+def _constant(params: Params) -> Params:
+    return dict(zip(params, constants(*params.values()), strict=True))
+
+
+def _rows(given: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What is given as a matrix, whose rows wrap around those of the shape."""
+    if not given.shape[-1]:
+        return given.new_empty(math.prod(given.shape[:-1]), 0)
+    return as_rows(given, (*shape[:-1], given.shape[-1]))
+
+
+def _as_given(rows: Tensor, given: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """A gradient by rows in the shape of what was given, whose rows may have been written out for all the axes."""
+    if rows.shape[0] == math.prod(given.shape[:-1]):
+        return rows.view(given.shape)
+    return rows.view(*axes, given.shape[-1]).sum_to_size(given.shape)
+
+
+def _nothing(found: object) -> None:
+    """Where a gradient that comes along is not wanted."""
 
 
 def _widths(given: str | int | tuple[int, ...]) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from doubly.kernels import bernoulli, choose, linear
-from doubly.layers.layer import Drawn, Layer, LayerVJP, LogOdds, Params
+from doubly.kernels import bernoulli, linear
+from doubly.layers.layer import Drawn, Layer, LayerVJP, LogOdds, Params, constants
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,14 @@ class SBN(Layer):
         return Drawn(*bernoulli.draw_with_log_prob(self._logits(params, given), rng, draws))
 
     def log_prob_vjp(self, params: Params, value: Tensor, given: Tensor, grad: bool = True) -> LayerVJP:
-        W, b = params["W"], params["b"]
-        if not choose.fused(given, W, b, value):
-            return super().log_prob_vjp(params, value, given, grad)
-        return self._vjp(value, linear.log_prob_vjp(given.detach(), W.detach(), b.detach(), value.detach(), grad))
+        given, W, b, value = constants(given, params["W"], params["b"], value)
+        return self._vjp(value, linear.log_prob_vjp(given, W, b, value, grad))
 
     def draw_vjp(
         self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, grad: bool = True
     ) -> LayerVJP:
-        W, b = params["W"], params["b"]
-        if not choose.fused(given, W, b):
-            return super().draw_vjp(params, given, rng, draws, grad)
-        value, found = linear.draw_vjp(given.detach(), W.detach(), b.detach(), rng, draws, grad)
+        given, W, b = constants(given, params["W"], params["b"])
+        value, found = linear.draw_vjp(given, W, b, rng, draws, grad)
         return self._vjp(value, found)
 
     def _vjp(self, value: Tensor, found: linear.Linear) -> LayerVJP:

@@ -265,6 +265,46 @@ def vjps_agree_with_autograd(layer: Layer) -> None:
                 expect_close(f"gradient for {name} by {what}", into[name], gradient)
 
 
+def pathwise_vjps_agree_with_autograd(layer: Layer) -> None:
+    """`log_prob_pathwise_vjp` and `draw_pathwise_vjp` give the gradients of autograd, for value and given, too."""
+    rng, to_value = torch.Generator().manual_seed(0), layer.kind == "real"
+    params = {name: value.requires_grad_() for name, value in random_params(layer).items()}
+    for value_axes, given_axes in [((3,), (3,)), ((3,), (2, 3)), ((2, 3), (3,)), ((2, 1), (3,)), ((), (3,))]:
+        value = _some_value(layer, value_axes, rng).requires_grad_(to_value)
+        given = torch.rand((*given_axes, layer.n_in), generator=rng, dtype=torch.float64).requires_grad_()
+        found, expected = (
+            layer.log_prob_pathwise_vjp(params, value, given, to_value),
+            layer.log_prob(params, value, given),
+        )
+        expect_close("log_prob of log_prob_pathwise_vjp", found.log_prob, expected)
+        weight = torch.rand(expected.shape, generator=rng, dtype=torch.float64)
+        into = {name: torch.full_like(each, math.nan) for name, each in params.items()}
+        got = found.vjp(weight, into)
+        inputs = params | {"the given": given} | ({"the value": value} if to_value else {})
+        sent = into | {"the given": got.given} | ({} if got.value is None else {"the value": got.value})
+        for name, gradient in zip(inputs, _gradients(expected, inputs, weight), strict=True):
+            expect_close(f"gradient for {name} by log_prob_pathwise_vjp", sent[name], gradient)
+    if not layer.reparameterised:
+        return
+    for draws in (None, 4):
+        given = some_rows(layer).requires_grad_()
+        drawn = layer.draw_pathwise_vjp(params, given, torch.Generator().manual_seed(1), draws)
+        again = layer.draw_pathwise(params, given, torch.Generator().manual_seed(1), draws)
+        expect_close("value of draw_pathwise_vjp beside draw_pathwise of the same seed", drawn.value, again.value)
+        expect_close("log_prob of draw_pathwise_vjp", drawn.log_prob, again.log_prob)
+        weight = torch.rand(again.log_prob.shape, generator=rng, dtype=torch.float64)
+        of_value = torch.rand(again.value.shape, generator=rng, dtype=torch.float64)
+        into = {name: torch.full_like(each, math.nan) for name, each in params.items()}
+        of_given = drawn.vjp(weight, of_value, into, True)
+        objective = (weight * again.log_prob).sum() + (of_value * again.value).sum()
+        inputs = params | {"the given": given}
+        for name, gradient in zip(inputs, _gradients(objective, inputs), strict=True):
+            got_here = of_given if name == "the given" else into[name]
+            expect(got_here is not None, "draw_pathwise_vjp: expected a gradient for the given, got None")
+            assert got_here is not None
+            expect_close(f"gradient for {name} by draw_pathwise_vjp", got_here, gradient)
+
+
 def pathwise_draws_carry_gradients(layer: Layer) -> None:
     """`draw_pathwise` draws from the same law, and its value has the gradient that finite differences find."""
     if not layer.reparameterised:
@@ -373,6 +413,7 @@ LAWS: dict[str, Law] = {
     "cells sum to log_prob": cells_sum_to_log_prob,
     "mean is the expectation": mean_is_the_expectation,
     "log_prob_vjp and draw_vjp agree with autograd": vjps_agree_with_autograd,
+    "log_prob_pathwise_vjp and draw_pathwise_vjp agree with autograd": pathwise_vjps_agree_with_autograd,
     "draw_pathwise carries the gradient": pathwise_draws_carry_gradients,
     "linear_log_odds are those of log_prob": log_odds_are_linear,
     "missing values drop out": missing_values_drop_out,
