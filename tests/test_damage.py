@@ -140,9 +140,9 @@ def test_kernels_refuse_vectors_that_do_not_fit():
     with pytest.raises(ValueError, match="one length"):
         thermostat(Thermostat(long, short), long, 0.1, 0.1, 0.1, 1.0, rng)
     with pytest.raises(ValueError, match="do not fit"):
-        run(torch.zeros(4, 3), torch.zeros(4, 1000), rng, keep=True)
+        run(torch.zeros(4, 3), np.zeros((4, 1000), np.float32), rng, True, (4,))
     with pytest.raises(ValueError, match="do not fit"):
-        run(torch.zeros(3, 2), torch.zeros(4, 2), rng, keep=True)
+        run(torch.zeros(3, 2), np.zeros((4, 2), np.float32), rng, True, (4,))
     with pytest.raises(ValueError, match="one weight"):
         weighted_sum(torch.zeros(2), torch.zeros(8, 3), 4)
     with pytest.raises(ValueError, match="a field"):

@@ -9,6 +9,7 @@ from torch import Tensor
 from doubly import LAYERS, Chain, UserError
 from doubly.layers import Layer
 from doubly.layers.layer import log_odds
+from doubly.layers.sbn import SBN
 from exact import D, assert_same_law, bits, random_params
 
 BINARY = [
@@ -137,15 +138,15 @@ def test_a_standard_deviation_at_its_bound_has_no_gradient():
 
 
 def test_a_subclass_with_another_density_does_not_inherit_its_gradient():
-    class Steeper(LAYERS["sbn"]):  # type: ignore[misc]
+    class Steeper(SBN):
         def log_prob(self, params, value, given):
             return 2 * super().log_prob(params, value, given)
 
-    class Named(LAYERS["sbn"]):  # type: ignore[misc]
+    class Named(SBN):
         pass
 
     assert Steeper.log_prob_vjp is Layer.log_prob_vjp
-    assert Named.log_prob_vjp is LAYERS["sbn"].log_prob_vjp is not Layer.log_prob_vjp
+    assert Named.log_prob_vjp is SBN.log_prob_vjp is not Layer.log_prob_vjp
 
 
 @pytest.mark.parametrize("order", ["identity", "reversed", 3])

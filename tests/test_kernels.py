@@ -428,10 +428,10 @@ def test_the_number_of_threads_changes_nothing():
         alike = linear.compare(nearly_alike(5, 40, 60, 0.05).view(-1, 60), (5, 40, 60))
         assert alike is not None
         columns = torch.zeros(60, 300)
-        choose.loops().alike_backward(*as_arrays(normal(200), *alike, normal(200, 300), columns))
+        choose.loops().alike_backward(*as_arrays(normal(200)), *alike.arrays, *as_arrays(normal(200, 300), columns))
         return [
             alike.common,
-            alike.number,
+            torch.from_numpy(alike.number),
             columns,
             *results,
             darn.fused_draw(logits, 0.1 * normal(300, 300), rng()),

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from doubly.kernels import choose
 from doubly.kernels.noise import NO_KEY, key
-from doubly.kernels.rows import as_arrays, as_rows, broadcast
+from doubly.kernels.rows import as_arrays, as_rows, broadcast, new
 
 CERTAINLY_0 = -1e4  # log-odds whose sigmoid is 0 in any precision
 
@@ -80,18 +81,24 @@ def _to_be_drawn(logits: Tensor, draws: int | None) -> Tensor:
 def _fused(logits: Tensor, value: Tensor, rng: torch.Generator | None, shape: tuple[int, ...]) -> Tensor:
     """log_prob; with a generator, the value is drawn first, into the tensor that is given."""
     rows = as_rows(logits, shape), as_rows(value, shape)
-    log_prob = _LogProb.apply(*rows, rng) if choose.wants_grad(logits) else run(*rows, rng, keep=False)[0]
+    if not choose.wants_grad(logits):
+        return run(rows[0], as_arrays(rows[1])[0], rng, False, shape[:-1])[0]
+    log_prob: Tensor = _LogProb.apply(*rows, rng)
     return log_prob if len(shape) == 2 else log_prob.view(shape[:-1])
 
 
-def run(logits: Tensor, value: Tensor, rng: torch.Generator | None, keep: bool) -> tuple[Tensor, Tensor]:
-    """log_prob and residual value - sigmoid(logits), the latter where it is to be kept, of rows that wrap around."""
-    n = max(len(logits), len(value))
-    if logits.shape[1] != value.shape[1] or n % max(1, len(logits)) or n % max(1, len(value)):
+def run(
+    logits: Tensor, value: np.ndarray, rng: torch.Generator | None, keep: bool, axes: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
+    """log_prob, in these axes, and where it is to be kept the residual value - sigmoid(logits), of rows that wrap
+    around."""
+    (n_logits, width), n_values = logits.shape, value.shape[0]
+    n = max(n_logits, n_values)
+    if width != value.shape[1] or n % max(1, n_logits) or n % max(1, n_values):
         raise ValueError(f"rows {tuple(logits.shape)} of log-odds and {tuple(value.shape)} of values do not fit")
-    log_prob, residual = value.new_empty(n), value.new_empty(n if keep else 0, logits.shape[1])
+    (log_prob, found), (residual, left) = new(*axes), new(n if keep else 0, width)
     drawn = rng is not None, *(NO_KEY if rng is None else key(rng))
-    choose.loops().bernoulli(*as_arrays(logits, value), *drawn, *as_arrays(log_prob, residual))
+    choose.loops().bernoulli(*as_arrays(logits), value, *drawn, found.reshape(-1), left)
     return log_prob, residual
 
 
@@ -107,7 +114,8 @@ class _LogProb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, value: Tensor, rng: torch.Generator | None) -> Tensor:
-        log_prob, residual = run(logits, value, rng, keep=True)
+        n = max(logits.shape[0], value.shape[0])
+        log_prob, residual = run(logits, as_arrays(value)[0], rng, True, (n,))
         ctx.n_logits = len(logits)
         ctx.save_for_backward(residual)
         return log_prob
@@ -127,6 +135,6 @@ def weighted_sum(weight: Tensor, rows: Tensor, n: int) -> Tensor:
         raise ValueError(f"one weight for each of {len(rows)} rows is expected, got {tuple(weight.shape)}")
     if not choose.fused(weight, rows):
         return (weight[:, None] * rows).view(-1, n, rows.shape[1]).sum(0)
-    out = rows.new_empty(n, rows.shape[1])
-    choose.loops().weighted_sum(*as_arrays(weight.contiguous(), rows, out))
+    out, sums = new(n, rows.shape[1])
+    choose.loops().weighted_sum(*as_arrays(weight.contiguous(), rows), sums)
     return out

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from doubly.kernels import choose
 from doubly.kernels.noise import normal
-from doubly.kernels.rows import as_arrays
+from doubly.kernels.rows import as_arrays, new
 
 ANY = (-87.0, 87.0)  # log standard deviations whose exponential single precision can hold
 HALF_LOG_2_PI = math.log(2 * math.pi) / 2
@@ -40,8 +40,8 @@ def draw(mu: Tensor, log_sigma: Tensor, rng: torch.Generator, draws: int | None 
     """mu + sigma noise; with `draws`, that many of each along a new leading axis."""
     shape = mu.shape if draws is None else (draws, *mu.shape)
     if mu.shape == log_sigma.shape and not choose.wants_grad(mu, log_sigma) and choose.fused(mu, log_sigma):
-        rows = (each.reshape(-1, mu.shape[-1]) for each in (mu, log_sigma))
-        return draw_rows(*rows, rng, draws or 1, ANY).value.view(shape)
+        rows = (-1, mu.shape[-1])
+        return draw_rows(mu.reshape(rows), log_sigma.reshape(rows), rng, draws or 1, ANY).value.view(shape)
     return mu + torch.exp(log_sigma) * normal(shape, rng, mu.dtype, mu.device)
 
 
@@ -58,8 +58,8 @@ def draw_rows(mu: Tensor, log_sigma: Tensor, rng: torch.Generator, draws: int, b
     n, width = mu.shape
     noise = normal((draws * n, width), rng, mu.dtype, mu.device)
     if choose.fused(mu, log_sigma):
-        value, log_prob = torch.empty_like(noise), mu.new_empty(draws * n)
-        choose.loops().gaussian_draw(*as_arrays(mu, log_sigma, noise), *bounds, *as_arrays(value, log_prob))
+        (value, drawn), (log_prob, found) = new(draws * n, width), new(draws * n)
+        choose.loops().gaussian_draw(*as_arrays(mu, log_sigma, noise), *bounds, drawn, found)
         return Drawn(value, log_prob, noise)
     log_sigma, over = log_sigma.clamp(*bounds), (draws, n, width)
     value = torch.addcmul(mu, torch.exp(log_sigma), noise.view(over)).view(-1, width)
@@ -80,10 +80,10 @@ def draw_rows_backward(
     """Through the draws: value = mu + sigma noise, and log_prob = - sum log sigma + what is constant."""
     n, width = log_sigma.shape
     if choose.fused(log_sigma, weight, of_value):
-        heads = Heads(torch.empty_like(log_sigma), torch.empty_like(log_sigma))
+        (of_mu, means), (of_log_sigma, spreads) = new(n, width), new(n, width)
         given = as_arrays(log_sigma, drawn.noise, weight.contiguous(), of_value.contiguous())
-        choose.loops().gaussian_draw_backward(*given, *bounds, *as_arrays(*heads))
-        return heads
+        choose.loops().gaussian_draw_backward(*given, *bounds, means, spreads)
+        return Heads(of_mu, of_log_sigma)
     over = (-1, n, width)
     grad = of_value.view(over)
     of_sigma = (grad * drawn.noise.view(over)).sum(0).mul_(torch.exp(log_sigma.clamp(*bounds)))

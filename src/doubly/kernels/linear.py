@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from doubly.kernels import bernoulli, choose
 from doubly.kernels.bernoulli import weighted_sum
 from doubly.kernels.noise import NO_KEY, key
-from doubly.kernels.rows import as_arrays, as_rows, broadcast
+from doubly.kernels.rows import as_arrays, as_rows, broadcast, new
 
 VOTERS = 31  # draws, of which most decide what is common
 NARROW = 32  # widths below which there is nothing to be gained
@@ -47,7 +48,7 @@ class _LogProb(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, given: Tensor, weight: Tensor, offset: Tensor, value: Tensor) -> Tensor:
-        log_prob, residual = _score_in_place(given, weight, offset, value, keep=True)
+        log_prob, residual = _score_in_place(given, weight, offset, value, True, given.shape[:1])
         ctx.n_offsets = len(offset)
         ctx.save_for_backward(given, weight, residual)
         return log_prob
@@ -67,12 +68,19 @@ class Alike(NamedTuple):
 
     given: Tensor
     common: Tensor
-    where: Tensor
-    number: Tensor
+    where: np.ndarray
+    number: np.ndarray
+    differences: int
+    """Of all rows."""
+
+    @property
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """What the loops read."""
+        return *as_arrays(self.given, self.common), self.where, self.number
 
     def worth(self, cost: float) -> bool:
         """Whether the product of the common rows and the differences, at that cost, are less than the whole product."""
-        return len(self.common) * self.given.shape[1] + cost * int(self.number.sum()) < self.given.numel()
+        return _worth(cost, self.differences, self.common.shape[0], *self.given.shape)
 
 
 def compare(given: Tensor, shape: tuple[int, ...]) -> Alike | None:
@@ -80,15 +88,17 @@ def compare(given: Tensor, shape: tuple[int, ...]) -> Alike | None:
     draws, width = shape[0], given.shape[-1]
     if len(shape) < 3 or draws < FEW or not NARROW <= width <= torch.iinfo(torch.int16).max or len(given) % draws:
         return None
-    found = Alike(
-        given,
-        given.new_empty(len(given) // draws, width),
-        given.new_empty(given.shape, dtype=torch.int16),
-        given.new_empty(len(given), dtype=torch.int32),
-    )
-    given_, *rest = as_arrays(*found)
-    choose.loops().differences(given_, min(draws, VOTERS), *rest)
-    return found if found.worth(FORTH) else None
+    rows, common = given.shape[0], np.empty((given.shape[0] // draws, width), np.float32)
+    where, number = np.empty(given.shape, np.int16), np.empty(rows, np.int32)
+    choose.loops().differences(*as_arrays(given), min(draws, VOTERS), common, where, number)
+    differences = int(number.sum())
+    if not _worth(FORTH, differences, common.shape[0], rows, width):
+        return None
+    return Alike(given, torch.from_numpy(common), where, number, differences)
+
+
+def _worth(cost: float, differences: int, common: int, rows: int, width: int) -> bool:
+    return common * width + cost * differences < rows * width
 
 
 @dataclass(frozen=True)
@@ -111,17 +121,21 @@ class Linear:
         weight = weight.reshape(-1)
         alike = self.alike if self.alike is not None and self.alike.worth(BACK) else None
         if alike is None and len(self.given) == len(self.residual):  # rows are weighed on the narrower side
-            torch.mm(self.residual.t(), self.given * weight[:, None], out=of_weight)
-            torch.mv(self.residual.t(), weight, out=of_bias)
+            turned = self.residual.transpose(0, 1)
+            torch.mm(turned, self.given * weight.view(-1, 1), out=of_weight)
+            torch.mv(turned, weight, out=of_bias)
+            return
+        if not self.given.shape[1]:  # only the bias has weights
+            torch.mv(self.residual.transpose(0, 1), weight, out=of_bias)
             return
         given = self.given if alike is None else alike.common
         total = weighted_sum(weight, self.residual, len(given))
         torch.sum(total, 0, out=of_bias)
         if alike is None:
-            torch.mm(total.t(), given, out=of_weight)
+            torch.mm(total.transpose(0, 1), given, out=of_weight)
             return
         columns = given.t() @ total  # weighted_sum has checked the weight
-        choose.loops().alike_backward(*as_arrays(weight, *alike, self.residual, columns))
+        choose.loops().alike_backward(*as_arrays(weight), *alike.arrays, *as_arrays(self.residual, columns))
         of_weight.copy_(columns.t())
 
 
@@ -136,16 +150,19 @@ def log_prob_vjp(
     given, rows, offset = _given_rows(given, shape), as_rows(value, shape), as_rows(offset, shape)
     fused = choose.fused(given, weight, offset, rows)
     if not fused or len(given) < len(rows):
-        logits = torch.addmm(offset, given, weight.t())
-        log_prob, residual = bernoulli.run(logits, rows, None, grad) if fused else bernoulli.plain_run(logits, rows)
+        logits = torch.addmm(offset, given, weight.transpose(0, 1))
+        if fused:
+            log_prob, residual = bernoulli.run(logits, as_arrays(rows)[0], None, grad, shape[:-1])
+        else:
+            log_prob, residual = bernoulli.plain_run(logits, rows)
         return Linear(log_prob.view(shape[:-1]), given, residual)
     alike = compare(given, shape) if binary else None
     if alike is not None and len(offset) in (1, len(alike.common)):
-        log_prob, residual = _score_alike(alike, weight, offset, rows, None, grad)
+        log_prob, residual = _score_alike(alike, weight, offset, as_arrays(rows)[0], None, grad, shape[:-1])
     else:
         alike = None
-        log_prob, residual = _score_in_place(given, weight, offset, rows, grad)
-    return Linear(log_prob.view(shape[:-1]), given, residual, alike)
+        log_prob, residual = _score_in_place(given, weight, offset, rows, grad, shape[:-1])
+    return Linear(log_prob, given, residual, alike)
 
 
 def draw_vjp(
@@ -156,41 +173,60 @@ def draw_vjp(
     draws: int | None,
     grad: bool,
     binary: bool = True,
+    logits: Tensor | None = None,
 ) -> tuple[Tensor, Linear]:
-    """Of a value that is drawn; with `draws`, so many for each row that is given."""
+    """Of a value that is drawn; with `draws`, so many for each row that is given, whose log-odds may be there."""
     shape = (*given.shape[:-1], weight.shape[0]) if draws is None else (draws, *given.shape[:-1], weight.shape[0])
-    given = _given_rows(given, shape)
     if not choose.fused(given, weight, bias):
-        logits = torch.addmm(bias, given, weight.t())
-        rows = bernoulli.plain_draw(logits, rng, draws).view(-1, shape[-1])
-        log_prob, residual = bernoulli.plain_run(logits, rows)
-        return rows.view(shape), Linear(log_prob.view(shape[:-1]), given, residual)
-    value = given.new_empty(shape)
-    rows = value.view(-1, shape[-1])
+        given = _given_rows(given, shape)
+        if logits is None:
+            logits = torch.addmm(bias, given, weight.transpose(0, 1))
+        drawn_rows = bernoulli.plain_draw(logits, rng, draws).view(-1, shape[-1])
+        log_prob, residual = bernoulli.plain_run(logits, drawn_rows)
+        return drawn_rows.view(shape), Linear(log_prob.view(shape[:-1]), given, residual)
+    value, drawn = new(*shape)
+    rows, given = drawn.reshape(-1, shape[-1]), _given_rows(given, shape)
     alike = compare(given, shape) if binary and draws is None else None
     if alike is not None:
-        log_prob, residual = _score_alike(alike, weight, bias[None], rows, rng, grad)
+        log_prob, residual = _score_alike(alike, weight, bias[None], rows, rng, grad, shape[:-1])
     else:
-        log_prob, residual = bernoulli.run(torch.addmm(bias, given, weight.t()), rows, rng, grad)
-    return value, Linear(log_prob.view(shape[:-1]), given, residual, alike)
+        if logits is None:
+            logits = torch.addmm(bias, given, weight.transpose(0, 1))
+        log_prob, residual = bernoulli.run(logits, rows, rng, grad, shape[:-1])
+    return value, Linear(log_prob, given, residual, alike)
 
 
-def _score_in_place(given: Tensor, weight: Tensor, offset: Tensor, value: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+def rows_of_log_odds(given: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """The log-odds of all rows that are given, as a matrix."""
+    return torch.addmm(bias, _given_rows(given, given.shape), weight.transpose(0, 1))
+
+
+def _score_in_place(
+    given: Tensor, weight: Tensor, offset: Tensor, value: Tensor, keep: bool, axes: tuple[int, ...]
+) -> tuple[Tensor, Tensor]:
     """log_prob and, where it is to be kept, the residual, in the place of the product."""
-    logits, log_prob = given @ weight.t(), given.new_empty(len(given))
-    choose.loops().bernoulli_shifted(*as_arrays(logits, offset, value), keep, *as_arrays(log_prob))
+    n = given.shape[0]
+    (logits, product), (log_prob, found) = new(n, weight.shape[0]), new(*axes)
+    torch.mm(given, weight.transpose(0, 1), out=logits)
+    choose.loops().bernoulli_shifted(product, *as_arrays(offset, value), keep, found.reshape(-1))
     return log_prob, logits
 
 
 def _score_alike(
-    alike: Alike, weight: Tensor, offset: Tensor, value: Tensor, rng: torch.Generator | None, keep: bool
+    alike: Alike,
+    weight: Tensor,
+    offset: Tensor,
+    value: np.ndarray,
+    rng: torch.Generator | None,
+    keep: bool,
+    axes: tuple[int, ...],
 ) -> tuple[Tensor, Tensor]:
     """The same of rows that are nearly alike; with a generator, the value is drawn first."""
     columns, n = weight.t().contiguous(), len(alike.given)
     logits = torch.addmm(offset, alike.common, columns)
-    log_prob, residual = logits.new_empty(n), logits.new_empty(n if keep else 0, logits.shape[1])
+    (log_prob, found), (residual, left) = new(*axes), new(n if keep else 0, logits.shape[1])
     drawn = rng is not None, *(NO_KEY if rng is None else key(rng))
-    choose.loops().alike(*as_arrays(*alike, columns, logits, value), *drawn, *as_arrays(log_prob, residual))
+    choose.loops().alike(*alike.arrays, *as_arrays(columns, logits), value, *drawn, found.reshape(-1), left)
     return log_prob, residual
 
 

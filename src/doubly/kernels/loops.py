@@ -193,8 +193,8 @@ def normal(out, key_low, key_high):
 
 
 @kernel(error_model="numpy")
-def summarise(log_p, log_q, weight, means):
-    """Normalised weights (S, B), and means over the rows of log mean weight and of effective draws."""
+def summarise(log_p, log_q, weight, share, means):
+    """Normalised weights (S, B), the same over B, and means over the rows of log mean weight and of effective draws."""
     draws, rows = log_p.shape
     log_mean, effective = 0.0, 0.0
     for k in range(rows):
@@ -211,6 +211,7 @@ def summarise(log_p, log_q, weight, means):
             squares += w * w
         for s in range(draws):
             weight[s, k] = weight[s, k] / total
+            share[s, k] = weight[s, k] / float32(rows)
         log_mean += float(largest) + np.log(total / draws)
         effective += total * total / squares
     means[0] = log_mean / rows

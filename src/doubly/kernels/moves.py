@@ -11,7 +11,7 @@ from torch import Tensor
 
 from doubly.kernels import choose
 from doubly.kernels.noise import key, normal
-from doubly.kernels.rows import as_arrays
+from doubly.kernels.rows import as_arrays, new
 
 
 class Thermostat(NamedTuple):
@@ -34,10 +34,10 @@ def thermostat(
     if u.shape != grad.shape or excess.shape not in ((), u.shape):
         raise ValueError(_unlike(u=u, excess=excess, grad=grad))
     if u.shape == excess.shape and choose.fused(u, excess, grad):
-        new = Thermostat(torch.empty_like(u), torch.empty_like(excess))
+        (moved, of_u), (driven_, of_excess) = new(*u.shape), new(*u.shape)
         numbers = eta, friction, heat, rate
-        choose.loops().thermostat(*as_arrays(u, excess, grad.contiguous()), *numbers, *as_arrays(*new), *key(rng))
-        return new
+        choose.loops().thermostat(*as_arrays(u, excess, grad.contiguous()), *numbers, of_u, of_excess, *key(rng))
+        return Thermostat(moved, driven_)
     u = torch.addcmul((1 - friction) * u, excess, u, value=-1).add_(grad, alpha=eta)
     u.add_(normal(u.shape, rng, u.dtype, u.device), alpha=math.sqrt(2 * friction * heat))
     return Thermostat(u, driven(excess, u, heat, rate))
@@ -82,11 +82,11 @@ def heated(state: Heated, grad: Tensor, eta: float | Tensor, by: Langevin, rng: 
     """
     theta, v, alpha = state
     if alpha.shape == v.shape and choose.fused(theta, v, alpha, grad):
-        new = Heated(torch.empty_like(theta), torch.empty_like(v), torch.empty_like(alpha))
+        tensors, arrays = zip(*(new(*theta.shape) for _ in state), strict=True)
         root = eta.sqrt() if isinstance(eta, Tensor) else torch.tensor([math.sqrt(eta)])
         now = as_arrays(theta, v, alpha, grad.contiguous(), root)
-        choose.loops().heated(*now, *by, LEAST_FRICTION, MOST_FRICTION, *as_arrays(*new), *key(rng))
-        return new
+        choose.loops().heated(*now, *by, LEAST_FRICTION, MOST_FRICTION, *arrays, *key(rng))
+        return Heated(*tensors)
     kick = grad * (eta.sqrt() / 2 if isinstance(eta, Tensor) else math.sqrt(eta) / 2)
     spread = (by.friction * by.temperature * -torch.expm1(-2 * alpha) / alpha).sqrt()
     v = torch.exp(-alpha) * (v + kick)
@@ -114,10 +114,10 @@ def adam(
     if not theta.shape == m.shape == v.shape == grad.shape:  # the loops write without looking
         raise ValueError(_unlike(theta=theta, m=m, v=v, grad=grad))
     if choose.fused(theta, m, v, grad):
-        new = Moments(torch.empty_like(theta), torch.empty_like(m), torch.empty_like(v))
+        tensors, arrays = zip(*(new(*theta.shape) for _ in state), strict=True)
         numbers = beta1, beta2, move, correction, epsilon
-        choose.loops().adam(*as_arrays(theta, m, v, grad.contiguous()), *numbers, *as_arrays(*new))
-        return new
+        choose.loops().adam(*as_arrays(theta, m, v, grad.contiguous()), *numbers, *arrays)
+        return Moments(*tensors)
     m = torch.lerp(m, grad, 1 - beta1)
     v = (beta2 * v).addcmul_(grad, grad, value=1 - beta2)
     return Moments(torch.addcdiv(theta, m, v.sqrt().mul_(correction).add_(epsilon), value=move), m, v)

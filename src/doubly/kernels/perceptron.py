@@ -72,7 +72,7 @@ def forward(given: Tensor, layers: list[Weights], activation: str) -> Features:
     """Rows through the deterministic layers."""
     activate, outputs, rows = ACTIVATIONS[activation].in_place, [], given
     for matrix, bias in layers:
-        rows = activate(torch.addmm(bias, rows, matrix.t()))
+        rows = activate(torch.addmm(bias, rows, matrix.transpose(0, 1)))
         outputs.append(rows)
     return Features(given, outputs)
 
@@ -86,7 +86,7 @@ def backward(
     for i in range(len(layers) - 1, -1, -1):
         grad = derive(grad, inputs[i + 1])
         if into is not None:
-            torch.mm(grad.t(), inputs[i], out=into[i].matrix)
+            torch.mm(grad.transpose(0, 1), inputs[i], out=into[i].matrix)
             torch.sum(grad, 0, out=into[i].bias)
         if i == 0 and not to_given:
             return None

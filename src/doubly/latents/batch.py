@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from doubly.latents.pair import Pair
+from doubly.layers.chain import Prepared
 
 Memory = dict[str, Tensor]
 Wanted = Literal["both", "theta", "phi"]
@@ -25,3 +26,5 @@ class Batch(NamedTuple):
     """Whether moves may tune their steps: in the burn-in."""
     remember: bool = False
     """Whether states move on even if only the gradient for phi is wanted: where the weights stand still."""
+    prepared: Prepared | None = None
+    """What estimates on the same rows with the same phi share of the proposal."""

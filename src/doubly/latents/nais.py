@@ -91,7 +91,7 @@ class NAIS(Estimator):
         batch, memory = batch._replace(pair=batch.pair._replace(theta=theta, phi=phi)), batch.memory
         pathwise = self.objective.pathwise and phi.requires_grad
         drawn = self.draw(batch, pathwise)
-        weight, train, ess = summarise(drawn.log_p, drawn.log_q)
+        weight, _, train, ess = summarise(drawn.log_p, drawn.log_q)
         theta_objective, phi_objective = (weight * drawn.log_p).sum(0).mean(), theta.new_zeros(())
         if phi.requires_grad:
             rows, learnt = self.objective(Round(batch, drawn, weight))
@@ -106,23 +106,22 @@ class NAIS(Estimator):
         """Without a graph: where both gradients are weighted sums, layers know them by themselves."""
         model, theta, proposal, phi = batch.pair
         of_draws = wanted != "theta" and self.objective.sleep_weight < 1
-        q = proposal.draw_vjp(phi.detach(), batch.x, batch.rng, self.draws, grad=of_draws)
+        q = proposal.draw_vjp(phi.detach(), batch.x, batch.rng, self.draws, of_draws, batch.prepared)
         p = model.log_prob_vjp(theta.detach(), (batch.x, *q.values[::-1]), grad=wanted != "phi")
-        weight, train, ess = summarise(p.log_prob, q.log_prob)
+        _, share, train, ess = summarise(p.log_prob, q.log_prob)
         slept = sleep_phase(self.objective, batch, wanted)
-        share = weight / len(batch.x)
         theta_grad = p.vjp(share) if wanted != "phi" else None
-        wake_grad = q.vjp((1 - self.objective.sleep_weight) * share) if of_draws else None
+        asleep = self.objective.sleep_weight
+        wake_grad = q.vjp((1 - asleep) * share if asleep else share) if of_draws else None
         phi_grad = phi_gradient(self.objective, batch, wanted, wake_grad, slept)
         return Estimate(theta_grad, phi_grad, batch.memory, {"train": train, "ess": ess})
 
     def _of_paths(self, batch: Batch, wanted: Wanted) -> Estimate:
         """The bound L_S through reparameterised draws: sum_s w_s grad log w_s, for phi through z_s."""
         model, theta, proposal, phi = batch.pair
-        q = proposal.draw_pathwise_vjp(phi.detach(), batch.x, batch.rng, self.draws)
+        q = proposal.draw_pathwise_vjp(phi.detach(), batch.x, batch.rng, self.draws, batch.prepared)
         p = model.log_prob_pathwise_vjp(theta.detach(), (batch.x, *q.values[::-1]))
-        weight, train, ess = summarise(p.log_prob, q.log_prob)
-        share = weight / len(batch.x)
+        _, share, train, ess = summarise(p.log_prob, q.log_prob)
         theta_grad, of_latents = p.vjp(share, to_theta=wanted == "both")
         return Estimate(theta_grad, q.vjp(-share, of_latents[::-1]), batch.memory, {"train": train, "ess": ess})
 
@@ -130,9 +129,9 @@ class NAIS(Estimator):
         """The same, of some of the draws, which stand for all of them."""
         model, theta, proposal, phi = batch.pair
         theta, phi = theta.detach(), phi.detach()
-        q = proposal.draw_vjp(phi, batch.x, batch.rng, self.draws, grad=False)
+        q = proposal.draw_vjp(phi, batch.x, batch.rng, self.draws, False, batch.prepared)
         p = model.log_prob_vjp(theta, (batch.x, *q.values[::-1]), grad=False)
-        weight, train, ess = summarise(p.log_prob, q.log_prob)
+        weight, _, train, ess = summarise(p.log_prob, q.log_prob)
         slept = sleep_phase(self.objective, batch, wanted)
         draw, row, weight = survivors(weight, self.survivors, batch.rng)
         x, values = batch.x[row], tuple(value[draw, row] for value in q.values)

@@ -21,9 +21,9 @@ def phi_gradient(
     objective: Objective, batch: Batch, wanted: Wanted, wake_grad: Tensor | None, slept: ChainVJP | None
 ) -> Tensor | None:
     """The wake phase, which has its weight already, and the sleep phase by its own."""
-    phi, rows = batch.pair.phi.detach(), len(batch.x)
     if wanted == "theta":
         return None
+    phi, rows = batch.pair.phi.detach(), len(batch.x)
     grad = torch.zeros_like(phi) if wake_grad is None else wake_grad
     if slept is not None:
         grad += slept.vjp(phi.new_full((rows,), objective.sleep_weight / rows))

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from doubly.layers.layer import DrawPathwiseVJP, Layer, LayerVJP, LogProbPathwis
 from doubly.layers.registry import LAYERS
 
 Values = tuple[Tensor, ...]
+Prepared = dict[str, Any]
+"""What several draws from one chain, with the same weights and the same given, need to compute only once."""
 
 
 class ChainDraw(NamedTuple):
@@ -52,7 +54,7 @@ class ChainVJP(NamedTuple):
         """sum_rows weight d log_prob / d theta, of a weight for each row."""
         grad = torch.empty_like(self.theta)
         for each, into in zip(self.layers, self.chain.unflatten(grad), strict=True):
-            each.vjp(weight.sum_to_size(each.log_prob.shape), into)
+            each.vjp(weight if weight.shape == each.log_prob.shape else weight.sum_to_size(each.log_prob.shape), into)
         return grad
 
 
@@ -112,7 +114,7 @@ class ChainDrawPathwiseVJP(NamedTuple):
 
 def nothing(like: Tensor) -> Tensor:
     """What a top layer is given: a vector of width 0."""
-    return like.new_zeros(0)
+    return like.new_empty(0)
 
 
 class _View(NamedTuple):
@@ -278,13 +280,34 @@ class Chain:
             self, theta, [layer.log_prob_vjp(params, value, above, grad) for layer, params, value, above in parts]
         )
 
-    def draw_vjp(self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int, grad: bool = True) -> ChainVJP:
-        """`draw`, likewise."""
+    def draw_vjp(
+        self,
+        theta: Tensor,
+        given: Tensor,
+        rng: torch.Generator,
+        draws: int,
+        grad: bool = True,
+        prepared: Prepared | None = None,
+    ) -> ChainVJP:
+        """`draw`, likewise. What is `prepared` is that of the same weights and the same given, or empty."""
         found: list[LayerVJP] = []
-        for layer, params in zip(reversed(self.layers), reversed(self.unflatten(theta)), strict=True):
-            found.insert(0, layer.draw_vjp(params, given, rng, None if found else draws, grad))
+        weights, first = self._prepared(theta, given, prepared)
+        for layer, params in zip(reversed(self.layers), weights, strict=True):
+            if not found and first is not None:
+                found.insert(0, layer.draw_vjp(params, given, rng, draws, grad, prepared=first))  # type: ignore[call-arg]
+            else:
+                found.insert(0, layer.draw_vjp(params, given, rng, None if found else draws, grad))
             given = found[0].value
         return ChainVJP(self, theta, found)
+
+    def _prepared(self, theta: Tensor, given: Tensor, prepared: Prepared | None) -> tuple[list[Params], object]:
+        """The weights of the layers in the order in which they are drawn, and what the first has prepared, if any."""
+        prepared = {} if prepared is None else prepared
+        if not prepared:
+            weights = self.unflatten(theta)[::-1]
+            first = self.layers[-1].prepare(weights[0], given) if self.layers else None
+            prepared |= {"weights": weights, "first": first}
+        return prepared["weights"], prepared["first"]
 
     def log_prob_pathwise_vjp(self, theta: Tensor, values: Values) -> ChainPathwiseVJP:
         """A model's `log_prob` of complete rows, with its vector-Jacobian product for theta and for the latents."""
@@ -296,11 +319,17 @@ class Chain:
         ]
         return ChainPathwiseVJP(self, theta, found)
 
-    def draw_pathwise_vjp(self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int) -> ChainDrawPathwiseVJP:
+    def draw_pathwise_vjp(
+        self, theta: Tensor, given: Tensor, rng: torch.Generator, draws: int, prepared: Prepared | None = None
+    ) -> ChainDrawPathwiseVJP:
         """`draw` with `pathwise`, likewise."""
         found: list[DrawPathwiseVJP] = []
-        for layer, params in zip(reversed(self.layers), reversed(self.unflatten(theta)), strict=True):
-            found.insert(0, layer.draw_pathwise_vjp(params, given, rng, None if found else draws))
+        weights, first = self._prepared(theta, given, prepared)
+        for layer, params in zip(reversed(self.layers), weights, strict=True):
+            if not found and first is not None:
+                found.insert(0, layer.draw_pathwise_vjp(params, given, rng, draws, prepared=first))  # type: ignore[call-arg]
+            else:
+                found.insert(0, layer.draw_pathwise_vjp(params, given, rng, None if found else draws))
             given = found[0].value
         return ChainDrawPathwiseVJP(self, theta, found)
 

@@ -95,7 +95,8 @@ class Layer(ABC):
     - `is_linear = True` and `linear_log_odds`: the estimator gibbs, annealed scores;
     - `row_biases`: a proposal that is refined row by row;
     - `log_prob_vjp`, `draw_vjp`, and for iwae `log_prob_pathwise_vjp`, `draw_pathwise_vjp`: gradients that are quicker
-      than autograd's. A subclass that overrides something else of the layer does not inherit these.
+      than autograd's; and `prepare`, what these share from draw to draw. A subclass that overrides something else of
+      the layer does not inherit these.
 
     docs/own-members.md writes one in ten lines. Its heart is five, the density and a draw from it:
 
@@ -129,6 +130,9 @@ class Layer(ABC):
             owner = next(each for each in cls.__mro__ if name in vars(each))
             if owner not in (cls, Layer) and _overrides(cls, owner):  # what it inherits was written for another density
                 setattr(cls, name, vars(Layer)[name])
+                cls.prepare = Layer.prepare  # type: ignore[method-assign]
+        if "prepare" not in vars(cls) and {"draw_vjp", "draw_pathwise_vjp"} & set(vars(cls)):
+            cls.prepare = Layer.prepare  # type: ignore[method-assign]
 
     def __post_init__(self) -> None:
         if self.start not in get_args(Start):
@@ -175,6 +179,11 @@ class Layer(ABC):
     ) -> LayerVJP:
         """`draw`, likewise."""
         return _by_autograd(params, grad, lambda watched: self.draw(watched, given, rng, draws))
+
+    def prepare(self, params: Params, given: Tensor) -> object:
+        """What several draws for the same given share, or None; `draw_vjp` and `draw_pathwise_vjp` of a layer that
+        gives something take it as `prepared`."""
+        return None
 
     def log_prob_pathwise_vjp(
         self, params: Params, value: Tensor, given: Tensor, to_value: bool = True

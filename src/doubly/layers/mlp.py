@@ -224,11 +224,21 @@ class Gaussian(PerceptronWithHeads):
         found = self.log_prob_pathwise_vjp(params, value, given)
         return LayerVJP(value, found.log_prob, lambda weight, into: _nothing(found.vjp(weight, into)))
 
+    def prepare(self, params: Params, given: Tensor) -> "_Heads":
+        (given,) = constants(given)
+        return self._heads_of_rows(_constant(params), _rows(given, given.shape))
+
     def draw_vjp(
-        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, grad: bool = True
+        self,
+        params: Params,
+        given: Tensor,
+        rng: torch.Generator,
+        draws: int | None = None,
+        grad: bool = True,
+        prepared: "_Heads | None" = None,
     ) -> LayerVJP:
         params, (given,) = _constant(params), constants(given)
-        features, mu, log_sigma = self._heads_of_rows(params, _rows(given, given.shape))
+        features, mu, log_sigma = prepared or self.prepare(params, given)
         value, log_prob, noise = gaussian.draw_rows(mu, log_sigma, rng, draws or 1, LOG_SIGMA)
         axes = (*(() if draws is None else (draws,)), *given.shape[:-1])
 
@@ -256,10 +266,15 @@ class Gaussian(PerceptronWithHeads):
         return LogProbPathwiseVJP(scored.log_prob.view(shape[:-1]), vjp)
 
     def draw_pathwise_vjp(
-        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None
+        self,
+        params: Params,
+        given: Tensor,
+        rng: torch.Generator,
+        draws: int | None = None,
+        prepared: "_Heads | None" = None,
     ) -> DrawPathwiseVJP:
         params, (given,) = _constant(params), constants(given)
-        features, mu, log_sigma = self._heads_of_rows(params, _rows(given, given.shape))
+        features, mu, log_sigma = prepared or self.prepare(params, given)
         drawn = gaussian.draw_rows(mu, log_sigma, rng, draws or 1, LOG_SIGMA)
         axes = (*(() if draws is None else (draws,)), *given.shape[:-1])
 
@@ -271,18 +286,21 @@ class Gaussian(PerceptronWithHeads):
 
         return DrawPathwiseVJP(drawn.value.view(*axes, self.n_out), drawn.log_prob.view(axes), vjp)
 
-    def _heads_of_rows(self, params: Params, rows: Tensor) -> tuple[Features, Tensor, Tensor]:
+    def _heads_of_rows(self, params: Params, rows: Tensor) -> "_Heads":
         features = self._features_of_rows(params, rows)
-        above = features.rows
-        mu, log_sigma = (torch.addmm(params[f"b_{head}"], above, params[f"W_{head}"].t()) for head in self.heads)
-        return features, mu, log_sigma
+        biases, matrices = ([params[f"{kind}_{head}"] for head in self.heads] for kind in "bW")
+        mu, log_sigma = (
+            torch.addmm(bias, features.rows, matrix.transpose(0, 1))
+            for bias, matrix in zip(biases, matrices, strict=True)
+        )
+        return _Heads(features, mu, log_sigma)
 
     def _heads_sent_back(
         self, features: Features, grads: gaussian.Heads, params: Params, into: Params | None, to_given: bool
     ) -> Tensor | None:
         if into is not None:
             for head, grad in zip(self.heads, grads, strict=True):
-                torch.mm(grad.t(), features.rows, out=into[f"W_{head}"])
+                torch.mm(grad.transpose(0, 1), features.rows, out=into[f"W_{head}"])
                 torch.sum(grad, 0, out=into[f"b_{head}"])
         if not (to_given or features.outputs):
             return None
@@ -299,6 +317,14 @@ class Gaussian(PerceptronWithHeads):
     def _parameters(self, params: Params, given: Tensor) -> tuple[Tensor, Tensor]:
         mu, log_sigma = self._heads(params, given)
         return mu, log_sigma.clamp(*LOG_SIGMA)
+
+
+class _Heads(NamedTuple):
+    """Means and log standard deviations of rows, not yet within their bounds, and the features that they stand on."""
+
+    features: Features
+    mu: Tensor
+    log_sigma: Tensor
 
 
 def _constant(params: Params) -> Params:

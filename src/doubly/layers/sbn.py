@@ -41,11 +41,20 @@ class SBN(Layer):
         given, W, b, value = constants(given, params["W"], params["b"], value)
         return self._vjp(value, linear.log_prob_vjp(given, W, b, value, grad))
 
+    def prepare(self, params: Params, given: Tensor) -> Tensor:
+        return linear.rows_of_log_odds(*constants(given, params["W"], params["b"]))
+
     def draw_vjp(
-        self, params: Params, given: Tensor, rng: torch.Generator, draws: int | None = None, grad: bool = True
+        self,
+        params: Params,
+        given: Tensor,
+        rng: torch.Generator,
+        draws: int | None = None,
+        grad: bool = True,
+        prepared: Tensor | None = None,
     ) -> LayerVJP:
         given, W, b = constants(given, params["W"], params["b"])
-        value, found = linear.draw_vjp(given, W, b, rng, draws, grad)
+        value, found = linear.draw_vjp(given, W, b, rng, draws, grad, logits=prepared)
         return self._vjp(value, found)
 
     def _vjp(self, value: Tensor, found: linear.Linear) -> LayerVJP:

@@ -1,5 +1,6 @@
 """One training step: ask the sampler, estimate both gradients, tell the sampler, move the proposal."""
 
+import functools
 import math
 
 import torch
@@ -7,6 +8,7 @@ from torch import Tensor
 
 from doubly.core.rows import StoredRows
 from doubly.latents import Batch, Estimate, Pair, Wanted
+from doubly.layers.chain import Prepared
 from doubly.samplers.sampler import Eta
 from doubly.training.method import Method, mover
 from doubly.training.state import State
@@ -24,18 +26,20 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int) ->
         eta = size * state.tuned.eta()
     phi_eta = method.optimiser.eta(method.phi_step * method.phi_schedule(time), n_data)
     phi_steps = method.phi_steps if method.proposal.layers else 0
+    prepared: Prepared = {}
     shared = phi_steps > 0 and not (method.resample or method.phi_first)
 
     def estimate(wanted: Wanted) -> Estimate:  # at the present theta and phi
         pair = Pair(method.model, theta.theta, method.proposal, phi.theta)
-        batch = Batch(pair, x, index, memory, rng, tuning=state.began is None)
+        batch = Batch(pair, x, index, memory, rng, tuning=state.began is None, prepared=prepared)
         return method.estimator(batch, wanted)
 
     def ascend_phi(grad: Tensor | None) -> None:
-        nonlocal phi
+        nonlocal phi, prepared
         assert grad is not None  # it was wanted
         grad = method.phi_prior.added(phi.theta, grad, 1 / n_data)
         phi = method.optimiser.tell(method.optimiser.ask(phi, phi_eta, rng), grad, phi_eta, rng)
+        prepared = {}
 
     for _ in range(phi_steps if method.phi_first else 0):
         found = estimate("phi")
@@ -78,10 +82,15 @@ def batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
 
 def _add(totals: Tensor, n: int, stats: dict[str, Tensor], grad: Tensor, watched: dict[str, Tensor]) -> Tensor:
     """Add one step on n rows to an epoch's totals, without waiting for the device."""
-    low, high = torch.aminmax(grad)
-    finite = torch.nan_to_num(torch.maximum(high, -low), nan=0.0)
-    sums = totals[:3].add(torch.stack([torch.ones_like(finite), stats["train"], stats["ess"]]), alpha=n)
-    largest, rest = torch.maximum(totals[3:4], finite), totals[4:]
-    if len(rest) == len(watched) > 0:  # an epoch that an older version began has no place for them
-        rest = rest.add(torch.stack([*watched.values()]), alpha=n)
-    return torch.cat([sums, largest, rest])
+    largest = torch.linalg.vector_norm(grad, math.inf).nan_to_num_(nan=0.0)
+    one, zero = _numbers(totals.device)
+    # an epoch that an older version began has no place for what is watched
+    rest = watched.values() if len(totals) == 4 + len(watched) else (zero,) * (len(totals) - 4)
+    sums = totals.add(torch.stack([one, stats["train"], stats["ess"], zero, *rest]), alpha=n)
+    torch.maximum(totals[3], largest, out=sums[3])
+    return sums
+
+
+@functools.cache
+def _numbers(device: torch.device) -> Tensor:
+    return torch.tensor([1.0, 0.0], device=device)
