@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 
 from doubly.kernels import choose
+from peers.floor import Floor
 from peers.own import Own, start
 from results import Table, record
 from steps import STEPS, TASKS, weights_are_here
@@ -69,6 +71,33 @@ class Watch:
             setattr(choose.loops(), name, loop)
 
 
+class Counts(NamedTuple):
+    """Of a step, whatever else the machine does: calls of PyTorch's operations and of loops, and the floating-point
+    operations of its matrix products beside those of its floor."""
+
+    operations: float
+    calls: float
+    flops: float
+    floor: float
+
+
+def counts(name: str, steps: int = 10) -> Counts:
+    """The same on every machine for one version of PyTorch."""
+    own, floor = Own(), Floor()
+    for side in (own, floor):
+        side.load(TASKS[name], start(TASKS[name]))
+    own.run(2)
+    with Watch() as watch, profile(activities=[ProfilerActivity.CPU]) as seen:
+        own.run(steps)
+    operations = sum(event.count for event in seen.key_averages() if event.key.startswith("aten::"))
+    flops = []
+    for side in (own, floor):
+        with FlopCounterMode(display=False) as counter:
+            side.run(steps)
+        flops.append(counter.get_total_flops() / steps)
+    return Counts(operations / steps, watch.calls / steps, *flops)
+
+
 def reading(own: Own) -> Parts:
     def whole() -> float:
         started = time.perf_counter()
@@ -104,9 +133,17 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", choices=STEPS, default=STEPS)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--counts", action="store_true", help="only count, which no other work on the machine disturbs")
     parser.add_argument("--record", action="store_true", help="write results.json and docs/reports/performance.md")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    if options.counts:
+        for name in options.tasks:
+            if weights_are_here(name):
+                of = counts(name)
+                ratio = f"{of.flops / of.floor:.3f} of the floor's products"
+                print(f"{TASKS[name].name}: {of.operations:.0f} operations, {of.calls:.0f} loops, {ratio}")
+        return
     found = {name: parts(name, options.rounds) for name in options.tasks if weights_are_here(name)}
     rows = []
     for name, of in found.items():

@@ -91,30 +91,30 @@ def draw_rows_backward(
     return Heads(grad.sum(0), _within(of_sigma, log_sigma, bounds))
 
 
-class Scored(NamedTuple):
+class Density(NamedTuple):
     """Log densities of rows, and (value - mu) / sigma."""
 
     log_prob: Tensor
     scaled: Tensor
 
 
-def score_rows(mu: Tensor, log_sigma: Tensor, value: Tensor, bounds: tuple[float, float]) -> Scored:
+def score_rows(mu: Tensor, log_sigma: Tensor, value: Tensor, bounds: tuple[float, float]) -> Density:
     """The log densities of values that are there, one or several for each row of parameters, or the other way round."""
     log_sigma = log_sigma.clamp(*bounds)
     width, least = mu.shape[1], min(mu.shape[0], value.shape[0])
     mu, log_sigma, value = (each.view(-1, least, width) for each in (mu, log_sigma, value))
     scaled = (value - mu).mul_(torch.exp(-log_sigma))
     log_prob = -(scaled.square() / 2).add_(log_sigma + HALF_LOG_2_PI).sum(-1)
-    return Scored(log_prob.view(-1), scaled.view(-1, width))
+    return Density(log_prob.view(-1), scaled.view(-1, width))
 
 
 def score_rows_backward(
-    scored: Scored, log_sigma: Tensor, weight: Tensor, bounds: tuple[float, float]
+    density: Density, log_sigma: Tensor, weight: Tensor, bounds: tuple[float, float]
 ) -> tuple[Heads, Tensor]:
     """Gradients for the parameters, and for each value."""
     n, width = log_sigma.shape
-    weighed = scored.scaled * weight[:, None]
-    of_sigma = (weighed * scored.scaled).sub_(weight[:, None]).view(-1, n, width).sum(0)
+    weighed = density.scaled * weight[:, None]
+    of_sigma = (weighed * density.scaled).sub_(weight[:, None]).view(-1, n, width).sum(0)
     over = weighed.view(-1, n, width).mul_(torch.exp(-log_sigma.clamp(*bounds)))
     return Heads(over.sum(0), _within(of_sigma, log_sigma, bounds)), weighed.neg_()
 

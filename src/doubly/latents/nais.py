@@ -111,8 +111,8 @@ class NAIS(Estimator):
         _, share, train, ess = summarise(p.log_prob, q.log_prob)
         slept = sleep_phase(self.objective, batch, wanted)
         theta_grad = p.vjp(share) if wanted != "phi" else None
-        asleep = self.objective.sleep_weight
-        wake_grad = q.vjp((1 - asleep) * share if asleep else share) if of_draws else None
+        sleep_weight = self.objective.sleep_weight
+        wake_grad = q.vjp((1 - sleep_weight) * share if sleep_weight else share) if of_draws else None
         phi_grad = phi_gradient(self.objective, batch, wanted, wake_grad, slept)
         return Estimate(theta_grad, phi_grad, batch.memory, {"train": train, "ess": ess})
 

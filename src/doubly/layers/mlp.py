@@ -131,7 +131,7 @@ class MLP(PerceptronWithHeads):
         return Drawn(*bernoulli.draw_with_log_prob(self._heads(params, given)[0], rng, draws))
 
     def log_prob_vjp(self, params: Params, value: Tensor, given: Tensor, grad: bool = True) -> LayerVJP:
-        found = self._scored(params, value, given, grad)
+        found = self._density(params, value, given, grad)
         return LayerVJP(value, found.linear.log_prob, lambda weight, into: _nothing(found.vjp(weight, into, False)))
 
     def draw_vjp(
@@ -141,15 +141,15 @@ class MLP(PerceptronWithHeads):
         features = self._features_of_rows(params, _rows(given.detach(), given.shape))
         above = features.rows.view(*given.shape[:-1], features.rows.shape[1])
         value, found = linear.draw_vjp(above, params["W_logits"], params["b_logits"], rng, draws, grad, binary=False)
-        scored = _Scored(self, params, features, found)
-        return LayerVJP(value, found.log_prob, lambda weight, into: _nothing(scored.vjp(weight, into, False)))
+        density = _Density(self, params, features, found)
+        return LayerVJP(value, found.log_prob, lambda weight, into: _nothing(density.vjp(weight, into, False)))
 
     def log_prob_pathwise_vjp(
         self, params: Params, value: Tensor, given: Tensor, to_value: bool = True
     ) -> LogProbPathwiseVJP:
         if to_value:  # of 0 or 1, which nobody asks for
             return super().log_prob_pathwise_vjp(params, value, given, to_value)
-        found = self._scored(params, value, given, grad=True)
+        found = self._density(params, value, given, grad=True)
 
         def vjp(weight: Tensor, into: Params | None) -> Paths:
             of_given = found.vjp(weight, into, True)
@@ -158,14 +158,14 @@ class MLP(PerceptronWithHeads):
 
         return LogProbPathwiseVJP(found.linear.log_prob, vjp)
 
-    def _scored(self, params: Params, value: Tensor, given: Tensor, grad: bool) -> "_Scored":
+    def _density(self, params: Params, value: Tensor, given: Tensor, grad: bool) -> "_Density":
         params, (value, given) = _constant(params), constants(value, given)
         shape = broadcast((*given.shape[:-1], self.n_out), value.shape)
         features = self._features_of_rows(params, _rows(given, shape))
         axes = shape[:-1] if features.rows.shape[0] == math.prod(shape[:-1]) else given.shape[:-1]
         above = features.rows.view(*axes, features.rows.shape[1])
         found = linear.log_prob_vjp(above, params["W_logits"], params["b_logits"], value, grad, binary=False)
-        return _Scored(self, params, features, found)
+        return _Density(self, params, features, found)
 
     def mean(self, params: Params, value: Tensor, given: Tensor) -> Tensor:
         found: Tensor = torch.broadcast_tensors(torch.sigmoid(self._heads(params, given)[0]), value)[0]
@@ -175,8 +175,8 @@ class MLP(PerceptronWithHeads):
         return bernoulli.cells(self._heads(params, given)[0], value)
 
 
-class _Scored(NamedTuple):
-    """Log-odds that were scored, and the features that they are linear in."""
+class _Density(NamedTuple):
+    """The density of binary values, and the features that their log-odds are linear in."""
 
     layer: MLP
     params: Params
@@ -243,8 +243,8 @@ class Gaussian(PerceptronWithHeads):
         axes = (*(() if draws is None else (draws,)), *given.shape[:-1])
 
         def vjp(weight: Tensor, into: Params) -> None:
-            scored = gaussian.Scored(log_prob, noise)
-            heads, _ = gaussian.score_rows_backward(scored, log_sigma, weight.reshape(-1), LOG_SIGMA)
+            density = gaussian.Density(log_prob, noise)
+            heads, _ = gaussian.score_rows_backward(density, log_sigma, weight.reshape(-1), LOG_SIGMA)
             self._heads_sent_back(features, heads, params, into, to_given=False)
 
         return LayerVJP(value.view(*axes, self.n_out), log_prob.view(axes), vjp)
@@ -255,15 +255,15 @@ class Gaussian(PerceptronWithHeads):
         params, (value, given) = _constant(params), constants(value, given)
         shape = broadcast((*given.shape[:-1], self.n_out), value.shape)
         features, mu, log_sigma = self._heads_of_rows(params, _rows(given, shape))
-        scored = gaussian.score_rows(mu, log_sigma, as_rows(value, shape), LOG_SIGMA)
+        density = gaussian.score_rows(mu, log_sigma, as_rows(value, shape), LOG_SIGMA)
 
         def vjp(weight: Tensor, into: Params | None) -> Paths:
-            heads, of_value = gaussian.score_rows_backward(scored, log_sigma, weight.reshape(-1), LOG_SIGMA)
+            heads, of_value = gaussian.score_rows_backward(density, log_sigma, weight.reshape(-1), LOG_SIGMA)
             sent = self._heads_sent_back(features, heads, params, into, to_given=True)
             assert sent is not None
             return Paths(of_value.view(shape).sum_to_size(value.shape), _as_given(sent, given, shape[:-1]))
 
-        return LogProbPathwiseVJP(scored.log_prob.view(shape[:-1]), vjp)
+        return LogProbPathwiseVJP(density.log_prob.view(shape[:-1]), vjp)
 
     def draw_pathwise_vjp(
         self,
