@@ -42,3 +42,8 @@ def new(*shape: int, dtype: type = np.float32) -> tuple[Tensor, np.ndarray]:
     """An empty tensor for a loop to fill, and the same memory as NumPy sees it: quicker than one from the other."""
     array: np.ndarray = np.empty(shape, dtype)
     return torch.from_numpy(array), array
+
+
+def constants(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The same, without a gradient."""
+    return tuple(each.detach() if each.requires_grad else each for each in tensors)

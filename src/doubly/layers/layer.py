@@ -268,11 +268,6 @@ class Layer(ABC):
 VJPS = ("log_prob_vjp", "draw_vjp", "log_prob_pathwise_vjp", "draw_pathwise_vjp")
 
 
-def constants(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The same, without a gradient."""
-    return tuple(each.detach() if each.requires_grad else each for each in tensors)
-
-
 def _overrides(cls: type, owner: type) -> bool:
     """Whether the class has its own version of a function of the owner or of what that is made of."""
     bases = owner.__mro__[: owner.__mro__.index(Layer)]

@@ -13,7 +13,7 @@ from torch import Tensor
 from doubly.core.errors import UserError
 from doubly.kernels import bernoulli, gaussian, linear, perceptron
 from doubly.kernels.perceptron import ACTIVATIONS, Features, Weights
-from doubly.kernels.rows import as_rows, broadcast
+from doubly.kernels.rows import as_rows, broadcast, constants
 from doubly.layers.layer import (
     Drawn,
     DrawPathwiseVJP,
@@ -22,7 +22,6 @@ from doubly.layers.layer import (
     LogProbPathwiseVJP,
     Params,
     Paths,
-    constants,
 )
 
 # log sigma is kept within these: exp stays finite, and the density neither explodes nor vanishes

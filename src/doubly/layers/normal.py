@@ -7,8 +7,8 @@ from torch import Tensor
 
 from doubly.core.errors import UserError
 from doubly.kernels import gaussian
-from doubly.kernels.rows import broadcast
-from doubly.layers.layer import Drawn, Layer, LayerVJP, LogProbPathwiseVJP, Params, Paths, constants
+from doubly.kernels.rows import broadcast, constants
+from doubly.layers.layer import Drawn, Layer, LayerVJP, LogProbPathwiseVJP, Params, Paths
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from doubly.kernels import bernoulli, linear
-from doubly.layers.layer import Drawn, Layer, LayerVJP, LogOdds, Params, constants
+from doubly.kernels.rows import constants
+from doubly.layers.layer import Drawn, Layer, LayerVJP, LogOdds, Params
 
 
 @dataclass(frozen=True)
