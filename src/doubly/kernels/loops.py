@@ -15,7 +15,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, prange, types
 from numba.core import cgutils, event
 from numba.extending import intrinsic
-from numpy import float32, float64, int32, uint32, uint64
+from numpy import float32, float64, int32, int64, uint32, uint64
 
 from doubly.kernels.compiled import kernel
 
