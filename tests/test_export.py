@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 import doubly
 from doubly import UserError, cli
 from doubly.core.errors import RunWarning
-from doubly.runs.export import FORMAT
+from doubly.runs.export import FORMAT, OF_ONE_CHAIN
 from doubly.runs.folder import Run
 from test_tables import table, written
 
@@ -190,7 +190,7 @@ def test_a_file_of_format_1_opens_without_a_word(recwarn):
 def test_formats_and_absent_settings_are_told(exported, tmp_path):
     with zipfile.ZipFile(exported / "m.doubly") as archive:
         told = json.loads(archive.read("model.json"))
-    assert told["format"] == FORMAT
+    assert told["format"] == OF_ONE_CHAIN
     assert {"doubly", "torch", "numba", "kernels", "threads"} <= told["made"].keys()
     newer = remade(exported, tmp_path, lambda told: told.update(format=FORMAT + 1))
     with pytest.raises(UserError, match=rf"has format {FORMAT + 1}, which is newer .* update doubly"):

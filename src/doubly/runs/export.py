@@ -33,7 +33,7 @@ from doubly.training.method import Method
 from doubly.training.state import moments
 
 SUFFIX = ".doubly"
-FORMAT = 3  # of several chains; of one it is 2. Format 1 did not say what had computed the weights
+FORMAT, OF_ONE_CHAIN = 3, 2  # format 1 did not say what had computed the weights
 PARTS = ("model.json", "weights.safetensors")
 MOST_WEIGHTS = 2**32  # bytes
 # what zipfile and safetensors raise of files that are none: also of a flag that says encrypted, and of versions to come
@@ -60,7 +60,7 @@ def export(run: Run, file: str | Path, refit: int = 100) -> Path:
         named |= {f"sample-{i}": theta for i, theta in enumerate(chain.thetas)}
         weights |= {_of_chain(number, name): vector for name, vector in named.items()}
     told: dict[str, Any] = {
-        "format": FORMAT if len(chains) > 1 else 2,
+        "format": FORMAT if len(chains) > 1 else OF_ONE_CHAIN,
         **({"chains": len(chains)} if len(chains) > 1 else {}),
         "version": __version__,
         "made": made_with(run.config.threads),
