@@ -20,6 +20,7 @@ import traceback
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -284,10 +285,14 @@ def targets(place: Path) -> Iterator[tuple[Path, Callable[[], list[Target]]]]:
     quiet_main("fit", "--data", str(data), "--batch", "30", *tiny, "--out", str(table))
     for folder in (run, table):
         quiet_main("evaluate", str(folder), *QUICK)
-        file = place / f"{folder.name}.doubly"
-        quiet_main("export", str(folder), str(file), "--refit", "1")
-        yield folder, lambda folder=folder: in_run(folder, place)
-        yield file, lambda file=file: [Target(f"{file.name}", parts_of(file), of_file(file, place))]
+        export = place / f"{folder.name}.doubly"
+        quiet_main("export", str(folder), str(export), "--refit", "1")
+        yield folder, partial(in_run, folder, place)
+        yield export, partial(in_export, export, place)
+
+
+def in_export(file: Path, place: Path) -> list[Target]:
+    return [Target(file.name, parts_of(file), of_file(file, place))]
 
 
 def in_run(folder: Path, place: Path) -> list[Target]:

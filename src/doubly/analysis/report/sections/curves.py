@@ -42,7 +42,7 @@ def _points(record: Record) -> list[tuple[float, float, float]]:
     points = record.get("points", [])
     for point in points if isinstance(points, list) else []:
         values = [point.get(name) if isinstance(point, dict) else None for name in ("at", "log_likelihood", "stderr")]
-        at, score, error = (float(v) if is_number(v) else math.nan for v in values)
+        at, score, error = (float(v) if v is not None and is_number(v) else math.nan for v in values)
         if at > 0 and math.isfinite(at) and math.isfinite(score):
             found.append((at, score, error if math.isfinite(error) else 0.0))
     return sorted(found)[:100]
