@@ -55,7 +55,7 @@ TASKS = {
     "score-learnt": replace(SBN, name="L_K, the same, as learnt", work="score", run="caltech-sbn-200"),
     "sweep": replace(SBN, name="Gibbs sweep, SBN 200, 500 chains", work="sweep"),
     "remembered": replace(SBN, name="Step with two remembered states, SBN 200", work="remembered"),
-    "remembered2": replace(SBN2, name="… SBN 200-200", work="remembered"),
+    "remembered2": replace(SBN2, name="Step with two remembered states, SBN 200-200", work="remembered"),
     "anneal": replace(SBN, name="Annealing, SBN 200, 100 rows, 100 temperatures", work="anneal"),
 }
 STEPS = [name for name, task in TASKS.items() if task.work == "step"]
