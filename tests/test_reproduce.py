@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import shutil
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -553,3 +554,26 @@ def test_the_list_of_scores_has_every_result_and_those_of_before():
         assert any(score.title == file.stem and score.log_likelihood == value for score in scores), file.name
     told = [score.log_likelihood for score in scores if score.row == "caltech-sbn-300-100-50-10"]
     assert told[:3] == [-106.0954, -104.7053, -101.4384]
+
+
+def test_the_commit_of_a_row_is_that_of_the_code_alone(tmp_path):
+    """The page and the results that rows write into the repository do not make its code another."""
+
+    def git(*args: str) -> str:
+        named = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        command = ["git", "-C", str(tmp_path), *named, *args]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    for name in ("src/code.py", "docs/results.md"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("1\n")
+    git("init", "-q")
+    assert reproduce._commit(tmp_path / "src") is None
+    git("add", "-A")
+    git("commit", "-qm", "all")
+    clean = git("describe", "--always")
+    assert reproduce._commit(tmp_path / "src") == clean
+    (tmp_path / "docs/results.md").write_text("2\n")
+    assert reproduce._commit(tmp_path / "src") == clean
+    (tmp_path / "src/code.py").write_text("2\n")
+    assert reproduce._commit(tmp_path / "src") == f"{clean}-dirty"

@@ -194,16 +194,20 @@ def _training(metrics: Sequence[Mapping[str, Any]]) -> float:
     return found
 
 
-def _commit() -> str | None:
-    """The commit of the code as it is loaded, where it is run from its repository."""
+def _commit(folder: Path = Path(__file__).parents[1]) -> str | None:
+    """The commit of the code in a folder, where that is in a repository; "-dirty" if code there has changed since.
+
+    Other files may have changed: making a row writes its result and the page of results.
+    """
 
     def git(*args: str) -> str:
         return subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), *args], check=True, capture_output=True, text=True
+            ["git", "-C", str(folder), *args], check=True, capture_output=True, text=True
         ).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", Path(__file__).name)
-        return git("describe", "--always", "--dirty")
+        git("ls-files", "--error-unmatch", ".")
+        changed = git("status", "--porcelain", "--", ".")
+        return git("describe", "--always") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None
