@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from doubly.analysis.config import EvaluateConfig
 from doubly.analysis.estimators import GAP_ROWS
 from doubly.analysis.results import Result
 from doubly.core.errors import UserError
@@ -30,6 +31,7 @@ from doubly.paper.recipes import FREE, Recipe
 from doubly.paper.tasks import Task
 from doubly.posterior.estimates import ScoreConfig
 from doubly.runs.build import build, training_rows, with_plan
+from doubly.runs.config import Config
 from doubly.runs.fit import use_threads
 from doubly.training.method import Method, samples_per_epoch
 from doubly.training.state import State, init
@@ -103,7 +105,11 @@ def settings_of(recipe: Recipe) -> str:
     """A digest of all that the time of a row depends on, but for how long its burn-in is."""
     fields = {name: value for name, value in vars(recipe.config).items() if name not in FREE}
     evaluation = dataclasses.replace(recipe.evaluation, threads=0)
-    told = repr((sorted(fields.items()), evaluation, recipe.alike, recipe.most_temperatures))
+    said = sorted((name, value) for name, value in fields.items() if value != getattr(Config(), name))
+    asked = sorted(
+        (name, value) for name, value in vars(evaluation).items() if value != getattr(EvaluateConfig(), name)
+    )
+    told = repr((said, asked, recipe.alike, recipe.most_temperatures))  # so that a new setting changes nothing
     return hashlib.sha256(told.encode()).hexdigest()[:16]
 
 
