@@ -255,6 +255,7 @@ def made_up(run: Run, folder: Path, values: np.ndarray, seed: int, **config: Any
         lines.append({
             "epoch": i + 1, "phase": "burn-in" if i < 5 else "collect", "valid": float(valid), "train": c,
             "sampler": sampler, "norms": {"x": d, "z1": e}, "predicted": {"mean": f, "spread": g},
+            "ess": 1.0, "largest_gradient": 1.0, "seconds": 1.0, "collected": max(0, i - 4),
         })  # fmt: skip
     (folder / "metrics.jsonl").write_bytes(b"".join(records.line(line) for line in lines))
     return str(folder)

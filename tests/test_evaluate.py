@@ -165,8 +165,8 @@ def test_asking_moves_no_chain(name, run, second, tmp_path, capsys):
     """θ, φ, the sampler's state, the generator and all else of the runs have the same bytes before and after."""
     if name == "others":
         asked = {args[0] for args in COMMANDS.values()}
-        # those of a chain; these read a table; serve waits for visitors (test_serve.py)
-        left_out = {"fit", "resume", "check", "fill", "odd", "serve"}
+        # those of a chain; these read a table; serve waits for visitors, push and pull for a hub (tests of their own)
+        left_out = {"fit", "resume", "check", "fill", "odd", "serve", "push", "pull"}
         unasked = {command.__name__.lower() for command in parser.COMMANDS} - asked - left_out
         assert not unasked, "every command that reads a run belongs into this test"
         return
@@ -448,7 +448,7 @@ def test_what_cannot_be_answered_is_said_in_a_line(run, second, tmp_path, capsys
     assert "collected no samples" in refused(capsys, "evaluate", str(empty))
     assert "stored no samples" in refused(capsys, "evaluate", str(empty), "--of", "ensemble")
     assert "the first 1, 2, 6 samples, not of 50" in refused(capsys, "evaluate", path, "--samples", "50")
-    assert "several chains" in refused(capsys, "evaluate", path, other)
+    assert "several chains" in refused(capsys, "evaluate", path, other, "--of", "mean")
     assert "one set of weights" in refused(capsys, "evaluate", path, "--of", "ensemble", "--ais", "10")
     assert "one set of weights" in refused(capsys, "evaluate", path, other, "--of", "last", "--ais", "10")
     assert "ais_rows" in refused(capsys, "evaluate", path, "--ais", "10", "--ais-rows", "0")

@@ -260,7 +260,7 @@ def test_a_run_that_goes_on_keeps_what_was_asked_of_its_plan(tmp_path, monkeypat
     )  # fmt: skip
     assert run.asked == Asked(12, True)
     budgets: list[Budget] = []
-    monkeypatch.setattr("doubly.runs.fit._train", lambda *given: budgets.append(given[-2]))
+    monkeypatch.setattr("doubly.runs.fit._train", lambda *given: budgets.append(given[-3]))
     doubly.resume(tmp_path / "run")
     (budget,) = budgets
     budget.look(method(epochs=6), at(3), 1.0, 1000)

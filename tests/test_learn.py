@@ -343,7 +343,7 @@ def test_pure_noise_has_no_structure():
 
 def test_bits_get_families_of_bits():
     columns = Columns(tuple(Column(f"b{i}", "binary") for i in range(4)))
-    assert [each.config.model for each in candidates(columns, 100)] == ["nade", "darn", "sbn"]
+    assert [each.config.model for each in candidates(columns, 100)] == ["nade:width=50", "darn", "sbn"]
     rng = np.random.default_rng(0)
     rows = torch.as_tensor((rng.random((60, 1)) < 0.5) ^ (rng.random((60, 4)) < 0.1)).float()
     rows[0, :2] = math.nan

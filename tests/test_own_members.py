@@ -375,6 +375,17 @@ class Member(SBN):
         return found._replace(vjp=lambda weight, into: found.vjp(weight / 2, into))
 """,
     ),
+    "a pathwise vjp of half the size": (
+        "log_prob_pathwise_vjp and draw_pathwise_vjp agree with autograd",
+        """
+class Member(Gaussian):
+    def log_prob(self, params, value, given): return super().log_prob(params, value, given)
+    def draw(self, params, given, rng, draws=None): return super().draw(params, given, rng, draws)
+    def log_prob_pathwise_vjp(self, params, value, given, to_value=True):
+        found = super().log_prob_pathwise_vjp(params, value, given, to_value)
+        return found._replace(vjp=lambda weight, into: found.vjp(weight / 2, into))
+""",
+    ),
     "pathwise draws without a gradient": (
         "draw_pathwise carries the gradient",
         """

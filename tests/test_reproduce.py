@@ -119,7 +119,7 @@ def only(monkeypatch, recipe: Recipe) -> None:
 
 def a_small_recipe() -> Recipe:
     config = preset("dsgnht-nais", data="bars", hidden=(6,), theta_steps=2, batch=300, epochs=40, collect=4, threads=1)
-    evaluation = EvaluateConfig(draws=50, refit=2, temperatures=30)
+    evaluation = EvaluateConfig(of="mean", draws=50, refit=2, temperatures=30)
     return Recipe("small", "Table 0", "small", -5.58, False, "dsgnht-nais", config, evaluation, alike=30)
 
 
@@ -299,7 +299,7 @@ def test_an_optimiser_that_was_cut_goes_on_too(small, monkeypatch, tmp_path):
 
 
 def test_a_row_that_is_scored_by_annealing_is_annealed_alike_at_once(small, monkeypatch, tmp_path):
-    asked = EvaluateConfig(draws=50, refit=2, by="annealing", temperatures=30)
+    asked = EvaluateConfig(of="mean", draws=50, refit=2, by="annealing", temperatures=30)
     gibbs = dataclasses.replace(
         small, config=dataclasses.replace(small.config, estimator="gibbs", epochs=6), evaluation=asked
     )

@@ -165,7 +165,7 @@ def test_a_run_stopped_before_its_first_checkpoint_starts_over(left_alone, tmp_p
 
 def test_records_after_the_checkpoint_and_half_lines_are_dropped(tmp_path):
     run = doubly.fit(tmp_path / "run", data="bars", hidden=(3,), epochs=3, collect=1, theta_steps=1, quiet=True)
-    run.log({"epoch": 4, "valid": -1.0})
+    run.log(run.metrics()[-1] | {"epoch": 4})
     with open(run.path / "metrics.jsonl", "a") as file:
         file.write('{"epoch": 5, "val')
     assert [record["epoch"] for record in run.metrics()] == [1, 2, 3, 4]

@@ -16,7 +16,7 @@ TORTURE = Path(__file__).with_name("torture.py")
 @pytest.mark.parametrize(
     "part",
     [
-        ["strikes", "--every", "25"],
+        ["strikes", "--every", "23"],
         ["flips", "--flips", "300"],
         ["files", "--files", "1000"],
         ["fuzz", "--fuzz", "150"],

@@ -7,6 +7,7 @@ from doubly.runs.config import Config, from_dict
 
 # the paper's settings, on which its method and its rivals are built; the defaults of `Config` are other ones
 _PAPER = {
+    "model": "sbn",
     "prior": "student-t",
     "sampler": "sgnht",
     "step": 0.005,

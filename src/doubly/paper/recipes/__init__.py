@@ -42,7 +42,7 @@ RECOMMENDED: dict[str, Fields] = {
     },
 }
 OWN = "DOUBLY_RECIPES"  # an environment variable: a folder of such files to use in place of these
-FREE = ("epochs", "threads")  # settings in which a run may differ from its recipe
+FREE = ("epochs", "threads", "shards")  # settings in which a run may differ from its recipe
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _recipe(name: str, table: Fields, row: Fields) -> Recipe:
     beside = {key: fields.pop(key) for key in ("burn_in", "seeds", "alike", "only_cost") if key in fields}
     beside |= {key: score.pop(key) for key in ("most_temperatures",) if key in score}
     config = preset(base, **fields)
-    evaluation = EvaluateConfig(**{"by": "draws", "settle": False} | score)
+    evaluation = EvaluateConfig(**{"by": "draws", "of": "mean", "settle": False} | score)
     return Recipe(
         name, table["title"], label, published, bound, base, config, evaluation, better=better,
         better_score=better_score, **beside,
