@@ -297,3 +297,17 @@ def test_wrong_numbers_of_chains_are_refused(tmp_path):
     for name in ("RANK", "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID", "MASTER_ADDR"):
         assert OF_TORCHRUN.fullmatch(name)
     assert not OF_TORCHRUN.fullmatch("PATH")
+
+
+def test_a_restart_goes_on_with_the_same_run_alone(tmp_path, monkeypatch):
+    """A folder of other settings, which may be anybody's, is refused after a restart as it was before it."""
+    fields: dict[str, Any] = {"data": "bars", "hidden": (3,), "epochs": 2, "collect": 1, "threads": 1}
+    fields |= {"shards": 2, "quiet": True}
+    doubly.fit(tmp_path / "run", **fields)
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    monkeypatch.setattr("doubly.runs.fit.launched", lambda: True)
+    monkeypatch.setattr("doubly.runs.fit.restarts", lambda: 1)
+    assert len(doubly.fit(tmp_path / "run", **fields).metrics()) == 2
+    with pytest.raises(UserError, match="overwrite"):
+        doubly.fit(tmp_path / "run", **fields | {"seed": 1})
+    assert (tmp_path / "run" / "config.json").read_bytes() == before

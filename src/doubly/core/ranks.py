@@ -5,6 +5,7 @@ put together in the order of the shards. So the number of ranks changes who comp
 the case of one process, which has all the shards; `Team` talks to the others by `torch.distributed`.
 """
 
+import atexit
 import datetime
 import os
 import time
@@ -113,6 +114,8 @@ class Team(Ranks):
                 world_size=self.size,
                 timeout=datetime.timedelta(seconds=seconds),
             )
+        # threads of the group that are still there when the interpreter ends would abort the process
+        atexit.register(_leave)
 
     @property
     def heard(self) -> Heard:
@@ -230,3 +233,9 @@ def team(device: str, seconds: float, deterministic: bool = False) -> Ranks:
     if not _TEAM:
         _TEAM.append(Team(device, seconds, deterministic))
     return _TEAM[0]
+
+
+def _leave() -> None:
+    """Leave the group, at the end of the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -47,6 +47,7 @@ from doubly.training.state import State, finished, healthy, init, own_part, plan
 
 # multiplications in a step below which one thread is as fast as two, and not slowed by other programs
 SHARED_WORK = 20_000_000
+REPLANNED = ("epochs", "collect_every", "threads", "shards")  # what a budget or another number of ranks changes
 IN_MEMORY = "a table in memory"  # what a run says of its data, whose rows it has stored
 
 
@@ -119,8 +120,6 @@ def fit_config(
     `data` from memory take the place of those that the settings name.
     """
     check_device(config.device)
-    if launched() and restarts() and (Path(out) / "config.json").exists():  # torchrun has started us again
-        return resume(out, quiet, until=until, allow_code=True, listeners=listeners)
     in_memory = data is not None
     if data is None:
         config, data = automatic.read(dataclasses.replace(config, data=absolute(config.data)))
@@ -139,6 +138,8 @@ def fit_config(
         ),
     )
     config = sources.pinned(config)
+    if launched() and restarts() and _is_of(config, Path(out)):  # torchrun has started us again
+        return resume(out, quiet, until=until, listeners=listeners)
     ranks, created = (
         team(config.device, config.rank_seconds, config.deterministic),
         Run.create(out, config, data, overwrite, in_memory, asked if config.minutes else None),
@@ -146,10 +147,21 @@ def fit_config(
     how = chains.How(quiet, until, notes=notes)
     if not ranks.first:
         ranks.agreed(None)  # once the first has made the folder
-        return _go(Run(out, allow_code=True), data, how, Budget(config.minutes, 0.0, *asked), listeners, ranks)
+        return _go(Run(out), data, how, Budget(config.minutes, 0.0, *asked), listeners, ranks)
     with created as run:
         ranks.agreed(None)
         return _go(run, data, how, Budget(config.minutes, 0.0, *asked), listeners, ranks)
+
+
+def _is_of(config: Config, out: Path) -> bool:
+    """Whether a folder is that of a run with these settings: any other is not gone on with, nor is its code executed.
+
+    Code that the settings name themselves was executed when the model was built, and so is that of the run.
+    """
+    if not (out / "config.json").exists():
+        return False
+    there = Run(out).config
+    return all(getattr(there, name) == value for name, value in vars(config).items() if name not in REPLANNED)
 
 
 def _go(run: Run, data: Data, how: chains.How, budget: Budget, listeners: Listeners, ranks: Ranks) -> Run:
