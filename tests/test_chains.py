@@ -183,8 +183,9 @@ def test_chains_that_agree_are_rarely_told_apart_and_others_are(rho):
         for t in range(1, 200):
             x[:, t] = rho * x[:, t - 1] + math.sqrt(1 - rho**2) * x[:, t]
         apart.append(max(rank.apart for rank in mean_ranks(x)))
-    # Four two-sided tests. A mean that is judged by an error estimated from n effective samples is like one of Student's
-    # t with n - 1 degrees of freedom; n = 200 (1 - rho) / (1 + rho). The share of 100 trials may err by 3 of its errors.
+    # Four two-sided tests. A mean that is judged by an error estimated from n effective samples is like one of
+    # Student's t with n - 1 degrees of freedom; n = 200 (1 - rho) / (1 + rho). The share of 100 trials may err by 3 of
+    # its errors.
     expected = 4 * 2 * stats.t.sf(3.0, 200 * (1 - rho) / (1 + rho) - 1)
     assert np.mean(np.array(apart) > 3.0) <= expected + 3 * math.sqrt(expected * (1 - expected) / 100)
     x[2] += 1.5
