@@ -168,6 +168,21 @@ def test_damaged_stores_are_named(tmp_path):
         rows.read(np.arange(100, 200))
 
 
+@pytest.mark.parametrize("shape", [(-3, 5), (3, -5), (-3, -5), (2**70, 5)], ids=str)
+def test_headers_that_cannot_be_are_refused(shape, tmp_path):
+    with open(tmp_path / "a.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": shape})
+        file.write(bytes(60))
+    said = refusal(load, f"{tmp_path / 'a.npy'}:stored=true")
+    assert "has no values" in said or "is cut short" in said
+
+
+@pytest.mark.parametrize("dim", [-5, 0, 8, 17, 10**12])
+def test_packed_shards_have_as_many_bits_as_they_say(dim, tmp_path):
+    np.savez(tmp_path / "a.npz", data=np.zeros((40, 2), np.uint8), dim=np.array(dim))
+    assert "packed bits" in refusal(load, tmp_path)
+
+
 def test_shards_that_do_not_fit_together(tmp_path):
     folder = shards(tmp_path / "s", REAL)
     np.save(folder / "d.npy", BITS)

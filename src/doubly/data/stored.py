@@ -40,18 +40,19 @@ class ArrayFile(StoredRows):
             self._start = self._file.tell()
         if len(shape) not in (2, 3):
             raise UserError(f"{path} must be rows by columns or images by height by width, got shape {shape}")
-        if not math.prod(shape):
+        if min(shape) < 1:
             raise UserError(f"{path} has no values: expected rows of numbers, got shape {shape}")
         if self.dtype.kind not in "biuf":
             raise UserError(f"{path} holds values of type {self.dtype}: expected numbers (bool, integer or float)")
         if by_columns:
             raise UserError(f"{path} has its columns one after the other: save np.ascontiguousarray(rows) instead")
+        needed = self._start + math.prod(shape) * self.dtype.itemsize
+        if (size := os.path.getsize(path)) < needed:
+            raise UserError(f"{path} is cut short: it must have {needed} bytes for its shape {shape}, got {size}")
         self.row_shape = tuple(map(int, shape[1:]))
         self.shape = (int(shape[0]), math.prod(self.row_shape))
         self.block = _block(self)
         self._row = self.shape[1] * self.dtype.itemsize
-        if (size := os.path.getsize(path)) < (needed := self._start + len(self) * self._row):
-            raise UserError(f"{path} is cut short: it must have {needed} bytes for its shape {shape}, got {size}")
 
     def read(self, numbers: np.ndarray) -> np.ndarray:
         order = np.argsort(numbers, kind="stable")
@@ -168,7 +169,13 @@ def _whole(path: Path) -> np.ndarray:
             raise UserError(f"{path} has the arrays {', '.join(names) or 'none'}: a shard must have one")
         rows = np.asarray(arrays[names[0]])
         if "dim" in arrays:
-            rows = np.unpackbits(rows, axis=1, count=int(np.asarray(arrays["dim"]).item()))
+            dim = int(np.asarray(arrays["dim"]).item())
+            if rows.ndim != 2 or rows.dtype != np.uint8 or dim < 1 or rows.shape[1] != (dim + 7) // 8:
+                raise UserError(
+                    f"{path} has {rows.dtype} of shape {rows.shape}, which are no rows of {dim} packed bits (dim): "
+                    f"save it again"
+                )
+            rows = np.unpackbits(rows, axis=1, count=dim)
     if rows.ndim != 2 or not rows.size or rows.dtype.kind not in "biuf":
         raise UserError(f"{path} must have rows by columns of numbers, got {rows.dtype} of shape {rows.shape}")
     return rows
