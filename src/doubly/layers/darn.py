@@ -26,6 +26,9 @@ class DARN(Autoregressive):
         n = self.n_out
         return {"U": (n, self.n_in), "W": (n * (n - 1) // 2,), "b": (n,)}
 
+    def bias_of(self) -> dict[str, str]:
+        return {"U": "b"}
+
     def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Params:
         square = self.weights(rng, self.n_out, self.n_out)
         bias = self.bias(rng, mean, reference=0.0)

@@ -94,6 +94,7 @@ class Layer(ABC):
     - `reparameterised = True` and `draw_pathwise`: the objectives iwae and dreg;
     - `is_linear = True` and `linear_log_odds`: the estimator gibbs, annealed scores;
     - `row_biases`: a proposal that is refined row by row;
+    - `bias_of`: an automatic step that learns sooner;
     - `log_prob_vjp`, `draw_vjp`, and for iwae `log_prob_pathwise_vjp`, `draw_pathwise_vjp`: gradients that are quicker
       than autograd's; and `prepare`, what these share from draw to draw. A subclass that overrides something else of
       the layer does not inherit these.
@@ -149,6 +150,10 @@ class Layer(ABC):
     def row_biases(self) -> tuple[str, ...]:
         """Parameters which `draw` takes with a row for each row that is given, too: what is added last."""
         return ()
+
+    def bias_of(self) -> dict[str, str]:
+        """Matrices of weights (n_out, n_in), each with the bias (n_out) that is added to what it gives."""
+        return {}
 
     @abstractmethod
     def shapes(self) -> dict[str, tuple[int, ...]]:

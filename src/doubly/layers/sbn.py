@@ -26,6 +26,9 @@ class SBN(Layer):
     def row_biases(self) -> tuple[str, ...]:
         return ("b",)
 
+    def bias_of(self) -> dict[str, str]:
+        return {"W": "b"}
+
     def init(self, rng: torch.Generator, mean: Tensor | None = None) -> Params:
         return {"W": self.weights(rng, self.n_out, self.n_in), "b": self.bias(rng, mean, reference=-1.0)}
 

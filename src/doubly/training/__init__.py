@@ -2,6 +2,7 @@
 
 settings     the plain numbers, with their checks; runs/config adds names to them
 method       all that stays fixed in a run
+centring     coordinates in which the automatic step is taken
 tuning       the automatic step
 shards       the training rows in parts, for ranks that share a step
 state        all that moves

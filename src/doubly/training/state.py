@@ -15,6 +15,7 @@ from doubly.core.rows import StoredRows, blocks
 from doubly.latents import Memory
 from doubly.latents.completions import Moments
 from doubly.samplers.prior import PriorState
+from doubly.training.centring import centring
 from doubly.training.method import Method, latest_start, mover, samples_per_epoch
 from doubly.training.shards import init_memory, named, of_shard
 from doubly.training.tuning import Tuned, untuned
@@ -87,7 +88,7 @@ def _start(method: Method, mean: Tensor, n_data: int) -> State:
         mean=torch.zeros(theta.shape, dtype=torch.float64, device=device),
         window=torch.zeros(theta.shape, dtype=torch.float64, device=device),
         began=0 if latest_start(method, n_data) == 0 else None,
-        tuned=untuned(theta) if method.step == "auto" else None,
+        tuned=untuned(theta, centring(method.model)) if method.step == "auto" else None,
     )
 
 
@@ -135,6 +136,9 @@ def decode(method: Method, encoded: Encoded, n_data: int, device: torch.device |
     defaults: dict[str, Any] = vars(theta).get("_field_defaults", {})  # of fields that samplers have had since then
     later = {f"theta.{name}": value for name, value in defaults.items()}
     named = Encoded(with_present_names(encoded.tensors), ADDED | later | encoded.numbers)
+    if "tuned.square" in named.tensors:  # before there were centres, weights moved as with those at 0
+        none = centring(method.model).unmeasured(named.tensors["tuned.square"])
+        named = named._replace(tensors={f"tuned.centre.{n}": v for n, v in none._asdict().items()} | named.tensors)
     if "tuned.t" in named.numbers:
         del named.numbers["tuned"]
     _check(method, named, n_data, device)

@@ -11,6 +11,7 @@ from doubly.core.rows import StoredRows
 from doubly.latents import Batch, Estimate, Pair, Wanted
 from doubly.layers.chain import Prepared
 from doubly.samplers.sampler import Eta
+from doubly.training.centring import PLAIN, centring
 from doubly.training.method import Method, mover
 from doubly.training.shards import sharded_estimate
 from doubly.training.state import State
@@ -26,9 +27,10 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int, ra
     sampler, size, automatic = mover(method, time)
     size = size / 3.0**state.retried
     eta: Eta = sampler.eta(size, n_data)
+    tuned, coordinates = state.tuned, PLAIN
     if automatic:
-        assert state.tuned is not None
-        eta = size * state.tuned.eta()
+        assert tuned is not None
+        eta, coordinates = size * tuned.eta(), tuned.coordinates(centring(method.model))
     phi_eta = method.optimiser.eta(method.phi_step * method.phi_schedule(time), n_data)
     phi_steps = method.phi_steps if method.proposal.layers else 0
     prepared: Prepared = {}
@@ -53,15 +55,15 @@ def step(method: Method, state: State, x: Tensor, index: Tensor, n_data: int, ra
         found = estimate("phi")
         memory = found.memory
         ascend_phi(found.phi_grad)
-    theta = sampler.ask(theta, eta, rng)
+    theta = coordinates.ask(sampler, theta, eta, rng)
     found = estimate("both" if shared else "theta")
     memory = found.memory
     assert found.theta_grad is not None
     grad = method.prior.given(state.prior, method.model.groups).added(theta.theta, n_data * found.theta_grad)
-    tuned = state.tuned
     if tuned is not None and (state.began is None or not tuned.measured):
-        tuned = tuned.after(theta.theta, grad)
-    theta = sampler.tell(theta, grad, eta, rng)
+        tuned = tuned.after(theta.theta, grad, centring(method.model))
+        coordinates = tuned.coordinates(centring(method.model)) if automatic else PLAIN
+    theta = coordinates.tell(sampler, theta, grad, eta, rng)
     prior = state.prior
     if sampler.noisy:  # an optimiser would find the mode where the weights and their scale are 0
         prior = method.prior.update(prior, method.model.groups, theta.theta, rng, sampler.temperature)

@@ -15,6 +15,8 @@ many steps may not show it, and a step that is long for what they show turns it 
 mean over all weights added, seen once in MEMORY steps. (On MNIST with SBN 200 and a learnt prior, the mean kinetic
 temperature of steps 1,500 to 2,000 was 1.17 without that, and is 1.04.)
 
+All this is in the coordinates of `centring`, in which weights and biases do not disturb each other.
+
 Nothing moves while the first steps are measured. Once samples are collected the steps are constants, and the chain has
 the law of its sampler.
 """
@@ -23,6 +25,8 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from doubly.training.centring import NONE, Centre, Centring, Coordinates
 
 SHARE = 1.0
 MEMORY = 1000
@@ -42,6 +46,8 @@ class Tuned(NamedTuple):
     """The running mean of the square of each weight."""
     t: int
     """Steps measured."""
+    centre: Centre
+    """The centres of what the weights multiply."""
 
     @property
     def measured(self) -> bool:
@@ -55,13 +61,20 @@ class Tuned(NamedTuple):
         unseen = self.square.mean() / MEMORY
         return torch.minimum(SHARE / (self.square + unseen), REACH * (self.size + START * self.size.mean()))
 
-    def after(self, theta: Tensor, grad: Tensor) -> "Tuned":
+    def coordinates(self, centring: Centring) -> Coordinates:
+        """Those in which the sampler moves."""
+        return Coordinates(centring, self.centre.means())
+
+    def after(self, theta: Tensor, grad: Tensor, centring: Centring = NONE) -> "Tuned":
         """With one more gradient, at these weights."""
         t = self.t + 1
         share = 1 / min(t, MEMORY)
-        return Tuned(torch.lerp(self.square, grad**2, share), torch.lerp(self.size, theta**2, share), t)
+        centre = self.centre.after(centring, grad, t)
+        means = centre.means()
+        theta, grad = centring.centred(theta, means), centring.gradient(grad, means)
+        return Tuned(torch.lerp(self.square, grad**2, share), torch.lerp(self.size, theta**2, share), t, centre)
 
 
-def untuned(theta: Tensor) -> Tuned:
+def untuned(theta: Tensor, centring: Centring = NONE) -> Tuned:
     """Before the first step."""
-    return Tuned(torch.zeros_like(theta), torch.zeros_like(theta), 0)
+    return Tuned(torch.zeros_like(theta), torch.zeros_like(theta), 0, centring.unmeasured(theta))

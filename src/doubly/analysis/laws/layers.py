@@ -386,6 +386,28 @@ def row_biases_are_added(layer: Layer) -> None:
         assert_drawn(layer, value[:, row], own, given[row])
 
 
+def biases_take_up_shifts(layer: Layer) -> None:
+    """W (given + shift) + b = W given + (b + W shift), for every matrix W of `bias_of` and its bias b."""
+    matrices = layer.bias_of()
+    if not matrices:
+        raise LeftOut("it has no `bias_of`: an automatic step that learns more slowly")
+    params, shapes = random_params(layer), layer.shapes()
+    for weight, bias in matrices.items():
+        expect(weight in shapes and bias in shapes, f"bias_of: expected names of parameters, got {weight} and {bias}")
+        expected = (*shapes[bias], layer.n_in)
+        expect(shapes[weight] == expected, f"bias_of {weight}: expected shape {expected}, got {shapes[weight]}")
+    rng = torch.Generator().manual_seed(11)
+    shift, value = torch.randn(layer.n_in, generator=rng, dtype=torch.float64), _some_value(layer, (7, 1), rng)
+    moved = dict(params)
+    for weight, bias in matrices.items():
+        moved[bias] = moved[bias] + params[weight] @ shift
+    there, here = (
+        layer.log_prob(moved, value, some_rows(layer)),
+        layer.log_prob(params, value, some_rows(layer) + shift),
+    )
+    expect_close("log_prob with the shift in the bias, beside the shift in what is given", there, here, 1e-10, 1e-10)
+
+
 def single_precision_is_enough(layer: Layer) -> None:
     """In float32, in which models are trained, log_prob and draws are those of float64, to rounding."""
     params, given = random_params(layer), some_rows(layer)
@@ -418,6 +440,7 @@ LAWS: dict[str, Law] = {
     "linear_log_odds are those of log_prob": log_odds_are_linear,
     "missing values drop out": missing_values_drop_out,
     "row_biases are added row by row": row_biases_are_added,
+    "bias_of: a bias takes up a shift": biases_take_up_shifts,
     "single precision is enough": single_precision_is_enough,
 }
 
