@@ -42,7 +42,7 @@ class Centre(NamedTuple):
     along: Tensor
     """sum_i g_W,ij g_b,i, for each value that a matrix multiplies."""
     size: Tensor
-    """sum_i g_b,i^2, for the same places."""
+    """sum_i g_b,i^2, in the same order."""
 
     def means(self) -> Tensor:
         """m, which is 0 as long as nothing was measured."""
@@ -52,7 +52,7 @@ class Centre(NamedTuple):
         """With the gradient of step t, counted from 1, in the coordinates (W, b)."""
         share = 1 / min(t, MEMORY)
         along, size = [], []
-        for each in centring.places:
+        for each in centring.biased:
             bias = grad[each.bias]
             along.append(bias @ each.matrix(grad))
             size.append((bias @ bias).expand(each.n_in))
@@ -64,12 +64,12 @@ class Centre(NamedTuple):
 class Centring(NamedTuple):
     """The matrices of a chain that have a bias, and the change of coordinates."""
 
-    places: tuple[Biased, ...]
+    biased: tuple[Biased, ...]
 
     @property
     def width(self) -> int:
         """How many values have a centre."""
-        return sum(each.n_in for each in self.places)
+        return sum(each.n_in for each in self.biased)
 
     def unmeasured(self, theta: Tensor) -> Centre:
         """Before the first step."""
@@ -84,25 +84,25 @@ class Centring(NamedTuple):
         return self._shifted(theta, means, -1)
 
     def _shifted(self, theta: Tensor, means: Tensor, sign: int) -> Tensor:
-        if not self.places:
+        if not self.biased:
             return theta
         found = theta.clone()
-        for each, mean in zip(self.places, self._split(means), strict=True):
+        for each, mean in zip(self.biased, self._split(means), strict=True):
             # two matrices may share a bias; neither is changed
             found[each.bias].addmv_(each.matrix(theta), mean, alpha=sign)
         return found
 
     def gradient(self, grad: Tensor, means: Tensor) -> Tensor:
         """That with respect to (W, c), from that with respect to (W, b)."""
-        if not self.places:
+        if not self.biased:
             return grad
         found = grad.clone()
-        for each, mean in zip(self.places, self._split(means), strict=True):
+        for each, mean in zip(self.biased, self._split(means), strict=True):
             each.matrix(found).addr_(grad[each.bias], mean, alpha=-1)
         return found
 
     def _split(self, means: Tensor) -> tuple[Tensor, ...]:
-        return torch.split(means, [each.n_in for each in self.places])
+        return torch.split(means, [each.n_in for each in self.biased])
 
 
 NONE = Centring(())
@@ -135,7 +135,7 @@ PLAIN = Coordinates(NONE, torch.empty(0))
 def centring(chain: Chain) -> Centring:
     """Of a chain, by what its layers say of their biases.
 
-    >>> centring(Chain.build("sbn", data=4, hidden=(3,))).places
+    >>> centring(Chain.build("sbn", data=4, hidden=(3,))).biased
     (Biased(weight=slice(0, 12, None), bias=slice(12, 16, None), n_in=3),)
     """
     found, start = [], 0
