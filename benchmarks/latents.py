@@ -74,6 +74,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "auto-friction-0.03": {"sampler": "thermostat", "step": "auto", "friction": 0.03},
     "auto-friction-0.3": {"sampler": "thermostat", "step": "auto", "friction": 0.3},
     "auto-darn": {"sampler": "thermostat", "step": "auto", "proposal": "darn"},
+    "auto-draws-1": {"draws": 1, "sampler": "thermostat", "step": "auto"},
+    "auto-two-sweeps": {"estimator": "persistent:sweeps=2", "sampler": "thermostat", "step": "auto"},
+    "auto-half-sweeps": {"moves": "gibbs:share=0.5", "sampler": "thermostat", "step": "auto"},
+    "auto-nais-20": {"estimator": "nais", "draws": 20, "sampler": "thermostat", "step": "auto"},
+    "auto-gibbs-5": {"estimator": "gibbs", "draws": 5, "sampler": "thermostat", "step": "auto"},
+    "auto-sms-ubu": {"sampler": "sms-ubu", "step": "auto"},
     "auto-mlp": {"sampler": "thermostat", "step": "auto", "proposal": "mlp:widths=200"},
 }
 ROWS, TEMPERATURES = 200, 500
