@@ -142,7 +142,8 @@ def test_a_wrong_file_of_settings_is_one_line(content, said, capsys, tmp_path):
 
 
 def test_presets_show_validation_by_the_same_number_of_draws():
-    assert {preset(name).valid_draws for name in PRESETS} == {Config().valid_draws}
+    by_draws = [name for name in PRESETS if name != "recommended"]  # which validates by temperatures of annealing
+    assert {preset(name).valid_draws for name in by_draws} == {Config().valid_draws}
 
 
 def test_a_fit_with_json_prints_one_object_and_resume_the_same(capsys, tmp_path):
