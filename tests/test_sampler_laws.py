@@ -326,7 +326,7 @@ def still_law(name: str, b: float) -> Stationary:
         return split_law(a, b, a)
     if name == "sms-ubu":
         return ubu_law(a, b)
-    return split_law(a, b, optimize.brentq(lambda alpha: split_law(a, b, alpha).momentum - 1, a, 20))
+    return kicked_law(a, b, optimize.brentq(lambda alpha: kicked_law(a, b, alpha).momentum - 1, a, 20))
 
 
 def ubu_law(a: float, b: float) -> Stationary:
@@ -351,6 +351,15 @@ def split_law(a: float, b: float, alpha: float) -> Stationary:
     own = A @ B @ np.array([0, math.sqrt(a * (1 - keep**2) / alpha)])
     gradient = A @ np.array([0, math.sqrt(2 * b) * (1 + keep) / 2])  # the same in both half kicks
     return stationary(A @ B @ np.diag([1, keep]) @ B @ A, own, gradient, alpha)
+
+
+def kicked_law(a: float, b: float, alpha: float) -> Stationary:
+    """Of B-O-B-A with noise for the friction a and the friction alpha."""
+    k, keep = STILL.stiff, math.exp(-alpha)
+    A, B = np.array([[1, 1], [0, 1]]), np.array([[1, 0], [-k / 2, 1]])
+    own = A @ B @ np.array([0, math.sqrt(a * (1 - keep**2) / alpha)])
+    gradient = A @ np.array([0, math.sqrt(2 * b) * (1 + keep) / 2])  # the same in both half kicks
+    return stationary(A @ B @ np.diag([1, keep]) @ B, own, gradient, alpha)
 
 
 def stationary(step: np.ndarray, own: np.ndarray, gradient: np.ndarray, friction: float) -> Stationary:

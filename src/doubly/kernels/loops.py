@@ -254,7 +254,7 @@ def heated_one(theta, v, alpha, grad, root, noise, strength, cold, speed, energy
     moved = keep * (v + kick) + np.sqrt(strength * share) * noise + kick
     hot = min(moved * moved * cold, energy) - ONE
     friction = alpha * exp2(speed * hot * LOG2_E)
-    return theta + float32(0.5) * root * moved, moved, min(max(friction, least), most)
+    return theta + root * moved, moved, min(max(friction, least), most)
 
 
 @_row
@@ -285,7 +285,7 @@ def heated(
     theta, v, alpha, grad, root, friction, temperature, speed, energy, least, most, new_theta, new_v, new_alpha,
     key_low, key_high
 ):  # fmt: skip
-    """Half a symmetric step of a thermostat for each weight; root is sqrt(eta), of one number or one for each."""
+    """A step of a thermostat for each weight, from the kick on; root is sqrt(eta), of one number or one for each."""
     numbers = (
         float32(friction * temperature), float32(1 / temperature), float32(speed), float32(energy),
         float32(least * friction), float32(most),

@@ -76,7 +76,7 @@ LEAST_FRICTION = 1e-3
 
 
 def heated(state: Heated, grad: Tensor, eta: float | Tensor, by: Langevin, rng: torch.Generator) -> Heated:
-    """The second part of a symmetric step of a thermostat, from the kick on: B, O, B, A and D of `Thermostat`.
+    """A step of a thermostat: B, O, B, A and D of `samplers.Thermostat`.
 
     eta is one step for all weights, or one for each. A single friction for all weights is driven by the mean of v^2.
     """
@@ -87,15 +87,15 @@ def heated(state: Heated, grad: Tensor, eta: float | Tensor, by: Langevin, rng: 
         now = as_arrays(theta, v, alpha, grad.contiguous(), root)
         choose.loops().heated(*now, *by, LEAST_FRICTION, MOST_FRICTION, *arrays, *key(rng))
         return Heated(*tensors)
-    kick = grad * (eta.sqrt() / 2 if isinstance(eta, Tensor) else math.sqrt(eta) / 2)
+    root = eta.sqrt() if isinstance(eta, Tensor) else math.sqrt(eta)
+    kick = grad * (root / 2)
     spread = (by.friction * by.temperature * -torch.expm1(-2 * alpha) / alpha).sqrt()
     v = torch.exp(-alpha) * (v + kick)
     v.addcmul_(spread, normal(v.shape, rng, v.dtype, v.device)).add_(kick)
-    half = eta.sqrt() / 2 if isinstance(eta, Tensor) else math.sqrt(eta) / 2
     energy = v.square() / by.temperature
     excess = (energy if alpha.dim() else energy.mean()).clamp(max=by.most_energy) - 1
     alpha = (alpha * torch.exp(by.speed * excess)).clamp(LEAST_FRICTION * by.friction, MOST_FRICTION)
-    return Heated(theta + half * v, v, alpha)
+    return Heated(theta + root * v, v, alpha)
 
 
 class Moments(NamedTuple):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from doubly.core.errors import UserError
 from doubly.kernels.moves import Heated, Langevin, heated
-from doubly.samplers.sampler import Eta, Sampler, check_friction, check_temperature, drifted, noise
+from doubly.samplers.sampler import Eta, Sampler, check_friction, check_temperature, noise
 
 
 class ThermostatState(NamedTuple):
@@ -30,17 +30,23 @@ MOST_RISE = 10
 class Thermostat(Sampler):
     """Nosé–Hoover thermostat, one for each weight, that settles in a number of steps of its own.
 
-    A  theta <- theta + sqrt(eta) v / 2                                      ask, and at the end of tell
     B  v     <- v + sqrt(eta) grad / 2
     O  v     <- exp(-alpha) v + N(0, a T (1 - exp(-2 alpha)) / alpha)
+    B  again
+    A  theta <- theta + sqrt(eta) v
     D  alpha <- alpha exp((v^2 / T - 1) / settle)
 
-    A step is A-B-O-B-A-D, symmetric but for half of D, which commutes with A. Noise of the gradient of variance s^2
-    heats v like b = eta s^2 / (2 T) of friction would cool it. The continuous dynamics keep exp(-U / T) in theta,
-    N(0, T) in v, and for alpha a Gamma law of mean a + b and variance (a + b) / settle: the friction takes up whatever
-    noise there is. Its logarithm moves, so that it is positive, and so that it approaches a + b at the rate 1 / settle
-    for any b and any eta. (The thermostat of the paper, sgnht, adds u^2 - eta T to alpha and so hardly moves at small
-    eta.) Noise beyond b = 2 is more than any friction takes away: the temperature then lies above T.
+    The sample is theta where the gradient is taken. There the variance of a normal law is exact whatever eta k is, k
+    being its precision. (Half way through A, where a symmetric step A-B-O-B-A would begin and end, it is too small by
+    eta k / 4: weights that only their prior holds would be too near to 0, and a scale that is learnt from them would
+    fall with them until the step no longer resolves it.)
+
+    Noise of the gradient of variance s^2 heats v like b = eta s^2 / (2 T) of friction would cool it. The continuous
+    dynamics keep exp(-U / T) in theta, N(0, T) in v, and for alpha a Gamma law of mean a + b and variance (a + b) /
+    settle: the friction takes up whatever noise there is. Its logarithm moves, so that it is positive, and so that it
+    approaches a + b at the rate 1 / settle for any b and any eta. (The thermostat of the paper, sgnht, adds u^2 - eta T
+    to alpha and so hardly moves at small eta.) Noise beyond b = 2 is more than any friction takes away: the temperature
+    then lies above T.
 
     In the burn-in, v^2 / T beyond 30 counts as 30, so that a chain that starts far from where it belongs leaves no
     friction behind. A weight whose gradient is nearly always 0 has such energies in its steady state: a pixel that is
@@ -75,7 +81,7 @@ class Thermostat(Sampler):
         return ThermostatState(theta, v, alpha if self.shared else alpha.repeat(theta.shape))
 
     def ask(self, state: ThermostatState, eta: Eta, rng: torch.Generator) -> ThermostatState:
-        return state._replace(theta=drifted(state.theta, state.v, eta, 0.5))
+        return state
 
     def tell(self, state: ThermostatState, grad: Tensor, eta: Eta, rng: torch.Generator) -> ThermostatState:
         with_settings = Langevin(self.friction, self.temperature, 1 / self.settle)
