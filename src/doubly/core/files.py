@@ -28,6 +28,8 @@ LOCK = "lock"
 DAY = 24 * 3600.0
 # what a flock gives on file systems that have none
 NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
+# what the system says where there is no such file, but nothing, a link, or a file in place of a folder
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _NO_LINKS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -102,10 +104,14 @@ class Folder:
                 os.close(file)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name, and no link or folder in its place."""
-        with suppress(OSError), self._parent(name) as (parent, last):
-            return stat.S_ISREG(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode)
-        return False
+        """Whether there is a file of that name, and no link or folder in its place; an error if a disk cannot tell."""
+        try:
+            with self._parent(name) as (parent, last):
+                return stat.S_ISREG(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode)
+        except OSError as error:
+            if error.errno in ABSENT:
+                return False
+            raise DiskError(f"cannot read {self.path / name}: {error.strerror or error}", error.errno) from error
 
     def names(self, folder: str = "", pattern: str = ".*") -> list[str]:
         """The files in a folder of it whose last names match the pattern, as names to `read` them by, in order."""
