@@ -284,6 +284,38 @@ def test_repair_takes_the_older_checkpoint_and_what_is_good(whole, folder, capsy
     assert torch.equal(doubly.load(folder).mean(), doubly.load(whole).mean())
 
 
+@pytest.mark.parametrize("name", [STATE, OLDER, "posterior/draw-00002.safetensors", "config.json"])
+def test_repair_does_not_take_a_failing_disk_for_damage(name, folder, monkeypatch, capsys):
+    """A file that cannot be read now may be good: it is neither set aside nor left out."""
+    before, real = snapshot(folder), os.open
+
+    def opened(path: Any, *rest: Any, **more: Any) -> int:
+        if os.fspath(path) == name.rpartition("/")[2] and more.get("dir_fd"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", opened)
+        assert f"unreadable  {name}" in refused(capsys, "verify", str(folder), code=1)
+        assert "Input/output error: this may be the disk" in refused(capsys, "repair", str(folder))
+    assert snapshot(folder) == before
+    main(["verify", str(folder)])
+
+
+def test_a_disk_that_cannot_tell_whether_a_file_is_there_is_an_error(folder, monkeypatch):
+    """Taken for absence, a sample would be left out by `repair`, and rows of a run would be looked for elsewhere."""
+
+    def stat(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        with pytest.raises(UserError, match=r"cannot read .*data\.json: Input/output error"):
+            Folder(folder).exists("data.json")
+    assert not Folder(folder).exists("data.json/x")
+    assert not Folder(folder).exists("nothing/x")
+
+
 def test_repair_of_a_good_run_changes_nothing(folder, capsys):
     before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
     main(["verify", str(folder)])
@@ -397,6 +429,28 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder, capsys):
     (folder / "data.json").unlink()
     os.mkfifo(folder / "data.json")
     assert "data.json" in refused(capsys, "evaluate", str(folder))
+
+
+def test_a_pipe_in_place_of_records_is_not_waited_for(folder):
+    (folder / "metrics.jsonl").unlink()
+    os.mkfifo(folder / "metrics.jsonl")
+    with pytest.raises(UserError, match=r"cannot write .*metrics\.jsonl"):
+        Folder(folder).append("metrics.jsonl", b"x")
+
+
+def test_what_a_run_says_does_not_reach_the_terminal_as_a_command(folder, capsys):
+    """Escapes could rewrite what was shown before, and lone surrogates cannot be written at all."""
+    tensors, texts = load_tensors((folder / STATE).read_bytes(), folder / STATE, required=True)
+    texts["lost"] = json.dumps(["\x1b[2Jowned\ndoubly: all is well", "\ud800", "\u202etxt"])
+    (folder / STATE).write_bytes(dump_tensors(tensors, texts))
+    said = refused(capsys, "verify", str(folder), code=1)
+    main(["sample", str(folder), "-n", "1", "--out", str(folder / "rows.csv")])
+    out, err = capsys.readouterr()
+    assert len([line for line in err.splitlines() if line.startswith("doubly: ")]) == 1
+    for text in (said, out, err):
+        text.encode()
+        assert not {"\x1b", "\u202e"} & set(text)
+    assert "\\x1b[2Jowned doubly: all is well" in err
 
 
 def test_a_lock_that_was_removed_meanwhile_is_no_lock(folder, monkeypatch):

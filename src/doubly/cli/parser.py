@@ -32,7 +32,7 @@ from doubly.cli.report import Report
 from doubly.cli.serve import Serve
 from doubly.cli.tables import Fill, Odd
 from doubly.cli.verify import Repair, Verify
-from doubly.core.errors import RunWarning, UserError, near
+from doubly.core.errors import RunWarning, UserError, near, one_line
 from doubly.runs.config import Config
 
 COMMANDS: tuple[type, ...] = (
@@ -71,7 +71,7 @@ def main(args: list[str] | None = None) -> None:
             allow_code(command)
             command.run()
     except UserError as error:
-        print(f"doubly: {error}", file=sys.stderr)
+        print(f"doubly: {one_line(error)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as stop:
         print(f"doubly: {stop}" if str(stop) else "doubly: interrupted", file=sys.stderr)
@@ -87,7 +87,7 @@ def _one_line_warnings() -> Iterator[None]:
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, RunWarning):
-            print(f"doubly: warning: {message}", file=sys.stderr)
+            print(f"doubly: warning: {one_line(message)}", file=sys.stderr)
         else:
             usual(message, category, *rest, **more)
 

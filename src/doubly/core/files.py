@@ -88,7 +88,9 @@ class Folder:
     def append(self, name: str, content: bytes) -> None:
         """Add to the end of a file. What is there may be cut short by a crash until `sync`."""
         with _failing("write", self.path / name), self._parent(name, make=True) as (parent, last):
-            file = os.open(last, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o666, dir_fd=parent)
+            file = os.open(
+                last, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | _NO_LINKS, 0o666, dir_fd=parent
+            )
             try:
                 _write_all(file, content)
             finally:
