@@ -29,26 +29,25 @@ class RunWarning(UserWarning):
     """What a user should know of a run that was opened all the same. The command line prints it as one line."""
 
 
-_OBEYED = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # characters that turn the direction
+_TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # characters that turn the direction of text
 
 
 def printable(text: str) -> str:
-    """A text of unknown origin for a terminal: what would be obeyed, or cannot be written, is shown. Lines stay lines.
+    r"""A text of unknown origin for a terminal: what would be obeyed, or cannot be written, is shown. Lines stay lines.
 
     >>> print(printable("run \x1b[31m\ud800\u202e"))
-    run \\x1b[31m\\ud800\\u202e
+    run \x1b[31m\ud800\u202e
     """
-    return "".join(
-        char.encode("unicode_escape").decode()
-        if char not in "\n\t"
-        and (unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") or unicodedata.bidirectional(char) in _OBEYED)
-        else char
-        for char in text
-    )
+    return "".join(char.encode("unicode_escape").decode() if _is_obeyed(char) else char for char in text)
+
+
+def _is_obeyed(char: str) -> bool:
+    control = unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") and char not in "\n\t"
+    return control or unicodedata.bidirectional(char) in _TURNING
 
 
 def one_line(text: object) -> str:
-    """The same in one line.
+    r"""The same in one line.
 
     >>> one_line("a\n  b")
     'a b'
