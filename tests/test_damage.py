@@ -201,6 +201,27 @@ def test_an_unfinished_fit_of_a_proposal_that_does_not_fit_starts_over(change, f
     np.testing.assert_array_equal(again.log_likelihood(x, draws=5), found)
 
 
+def test_a_run_that_asks_for_more_than_memory_holds_is_not_refitted(folder, capsys):
+    """A fit of proposals has as many draws and rows as a training step: they are settings, and a stranger's."""
+    file = folder / "config.json"
+    file.write_bytes(dump_json(load_json(file.read_bytes(), file, required=True) | {"draws": 10**12}))
+    for proposal in (folder / "posterior").glob("proposal-*"):
+        proposal.unlink()
+    said = refused(capsys, "evaluate", str(folder), "--refit", "1", "--draws", "5", "--no-settle", "--by", "draws")
+    assert "a step of 1,000,000,000,000 draws for 500 rows needs about" in said
+    assert doubly.load(folder).sample(2).shape == (2, 16)
+
+
+def test_memory_that_is_refused_is_one_line(folder, monkeypatch, capsys):
+    """Where no size was compared before: the allocators of PyTorch and NumPy say it each in their way."""
+    for wrong in (lambda: torch.empty(10**17), lambda: np.empty(10**17)):
+        monkeypatch.setattr(Run, "__init__", lambda *_, wrong=wrong, **__: wrong())
+        assert "this needs more memory than there is: take fewer draws" in refused(capsys, "evaluate", str(folder))
+    monkeypatch.setattr(Run, "__init__", lambda *_, **__: torch.ones(2) @ torch.ones(3))
+    with pytest.raises(RuntimeError, match="size"):  # a fault of ours keeps its traceback
+        main(["evaluate", str(folder)])
+
+
 # Checksums, two checkpoints, samples
 
 
@@ -436,6 +457,27 @@ def test_a_pipe_in_place_of_records_is_not_waited_for(folder):
     os.mkfifo(folder / "metrics.jsonl")
     with pytest.raises(UserError, match=r"cannot write .*metrics\.jsonl"):
         Folder(folder).append("metrics.jsonl", b"x")
+
+
+NO_FILES = ["config.json", "data.json", "metrics.jsonl", STATE, OLDER, "posterior/draw-00002.safetensors"]
+
+
+@pytest.mark.parametrize("name", NO_FILES)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_damage_and_is_set_aside(name, make, folder, capsys):
+    """Nothing waits for it, and it is never taken for a file that was not written yet."""
+    (folder / name).unlink()
+    make(folder / name)
+    assert f"damaged     {name}" in refused(capsys, "verify", str(folder), code=1)
+    main(["repair", str(folder)])
+    assert "set aside" in capsys.readouterr().out
+    main(["sample", str(folder), "-n", "1", "--out", str(folder / "rows.csv")])
+
+
+def test_a_run_with_samples_and_no_checkpoint_is_not_whole(folder, capsys):
+    for name in (STATE, OLDER):
+        (folder / name).unlink()
+    assert f"missing     {STATE}" in refused(capsys, "verify", str(folder), code=1)
 
 
 def test_what_a_run_says_does_not_reach_the_terminal_as_a_command(folder, capsys):

@@ -124,7 +124,7 @@ def _opened(folder: Folder) -> tuple[Run | None, Finding]:
     except UserError as error:
         if "comes with code" in str(error):
             return None, Finding("config.json", "good", "its code was not executed: shapes are not checked")
-        if not folder.exists("config.json") and not os.path.islink(folder.path / "config.json"):
+        if not _stands(folder, "config.json"):
             return None, Finding("config.json", "missing")
         return None, _wrong("config.json", error)
     return run, Finding("config.json", "good" if run.format == FORMAT else "unsealed")
@@ -133,11 +133,16 @@ def _opened(folder: Folder) -> tuple[Run | None, Finding]:
 def _finding(folder: Folder, name: str, check: Callable[[], bool]) -> Finding:
     """A file's state; the check tells whether it is sealed, and raises where it is damaged."""
     try:
-        if not folder.exists(name) and not os.path.islink(folder.path / name):
+        if not _stands(folder, name):
             return Finding(name, "missing")
         return Finding(name, "good" if check() else "unsealed")
     except UserError as error:
         return _wrong(name, error)
+
+
+def _stands(folder: Folder, name: str) -> bool:
+    """Whether anything stands there: a file, or a link, a folder or a pipe in its place."""
+    return folder.exists(name) or os.path.lexists(folder.path / name)
 
 
 def _wrong(name: str, error: UserError) -> Finding:
@@ -154,7 +159,11 @@ def _check_data(folder: Folder, run: Run | None, sealed: bool) -> bool:
 
 
 def _metrics(folder: Folder, sealed: bool) -> Iterator[Finding]:
-    content = folder.read("metrics.jsonl")
+    try:
+        content = folder.read("metrics.jsonl")
+    except UserError as error:
+        yield _wrong("metrics.jsonl", error)
+        return
     if content is not None:
         found, damaged = records.read(content, sealed)
         lacking = peek_epoch(folder) - len(found)
@@ -177,8 +186,8 @@ def _checkpoints(folder: Folder, run: Run | None, method: Method | None) -> Iter
     """Both checkpoints, and the samples that belong to the newest good one."""
     listed: Checkpoint | None = None
     for name in (STATE, OLDER):
-        if not folder.exists(name) and not os.path.islink(folder.path / name):
-            if name == STATE and folder.exists(OLDER):
+        if not _stands(folder, name):
+            if name == STATE and (folder.exists(OLDER) or folder.names("posterior", r"(draw|mean)-.*")):
                 yield Finding(name, "missing")
             continue
         try:
@@ -302,16 +311,15 @@ def _repair_settings(folder: Folder) -> Iterator[str]:
     """config.json and data.json from the copies in a checkpoint."""
     copies = _copies(folder)
     for name, copy in (("config.json", copies.config), ("data.json", copies.data)):
-        content = None
         try:
-            content = folder.read(name, MOST_JSON)
-            fields = parse_json(content or b"", folder.path / name)
-            load_json(content or b"", folder.path / name, required="format" in fields or copy is not None)
+            content = folder.read(name, MOST_JSON) or b""
+            fields = parse_json(content, folder.path / name)
+            load_json(content, folder.path / name, required="format" in fields or copy is not None)
         except UserError as error:
             _check_readable(_wrong(name, error))
             if copy is None:
                 continue
-            if content is not None:
+            if _stands(folder, name):
                 yield _set_aside(folder, name, str(error))
             folder.write(name, copy)
             yield f"{name} is restored from a checkpoint"
@@ -330,7 +338,12 @@ def _copies(folder: Folder) -> _Copies:
 
 
 def _repair_metrics(folder: Folder, sealed: bool) -> Iterator[str]:
-    content = folder.read("metrics.jsonl")
+    try:
+        content = folder.read("metrics.jsonl")
+    except UserError as error:
+        _check_readable(_wrong("metrics.jsonl", error))
+        yield _set_aside(folder, "metrics.jsonl", str(error))
+        return
     found, damaged = records.read(content or b"", sealed)
     if damaged:
         lines = [line for line in (content or b"").splitlines(keepends=True) if records.read(line, sealed)[0]]
@@ -340,7 +353,7 @@ def _repair_metrics(folder: Folder, sealed: bool) -> Iterator[str]:
 
 def _repair_checkpoints(folder: Folder, run: Run | None, method: Method | None) -> Iterator[str]:
     for name in (STATE, OLDER):
-        if not folder.exists(name):
+        if not _stands(folder, name):
             continue
         try:
             _read_checkpoint(folder, run, method, name)

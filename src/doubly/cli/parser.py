@@ -73,12 +73,23 @@ def main(args: list[str] | None = None) -> None:
     except UserError as error:
         print(f"doubly: {one_line(error)}", file=sys.stderr)
         sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_of_memory(error):
+            raise
+        said = "this needs more memory than there is: take fewer draws, rows or units at a time"
+        print(f"doubly: {said} ({one_line(error)[:LONGEST]})", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt as stop:
         print(f"doubly: {stop}" if str(stop) else "doubly: interrupted", file=sys.stderr)
         sys.exit(128 + getattr(stop, "number", 2))
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether memory was refused: PyTorch says so in words."""
+    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
 
 
 @contextlib.contextmanager

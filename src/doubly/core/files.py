@@ -57,10 +57,11 @@ class Folder:
         with _failing("read", self.path / name), suppress(FileNotFoundError), self._parent(name) as (parent, last):
             # without O_NONBLOCK, a pipe in place of the file would be waited for
             file = os.open(last, os.O_RDONLY | os.O_NONBLOCK | _NO_LINKS, dir_fd=parent)
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode):
+                os.close(file)
+                raise UserError(f"{self.path / name} is no file: remove it")
             with os.fdopen(file, "rb") as opened:
-                found = os.fstat(file)
-                if not stat.S_ISREG(found.st_mode):
-                    raise UserError(f"{self.path / name} is no file: remove it")
                 if most is not None and found.st_size > most:
                     raise UserError(
                         f"{self.path / name} has {found.st_size} bytes, where at most {most} are expected: it is no "
