@@ -300,6 +300,7 @@ def of_file(file: Path, place: Path) -> Callable[[random.Random], None]:
     """What opens a file of `doubly export`."""
     import doubly
     from doubly.core.errors import UserError
+    from doubly.latents.completions import ImputeConfig
     from doubly.serve.model import opened
 
     def ask(dice: random.Random) -> None:
@@ -310,8 +311,8 @@ def of_file(file: Path, place: Path) -> Callable[[random.Random], None]:
             found = doubly.load(file)
             str(found)
             rows = found.sample(2, "last")
-            found.log_likelihood(rows, draws=2, of="last")
-            found.impute(rows, draws=2)
+            found.log_likelihood(rows, draws=2, of="last", by="draws")
+            found.impute(rows, draws=2, how=ImputeConfig(sweeps=2))
         except UserError as error:
             raise (AssertionError if "\n" in str(error) else Refused)(str(error)) from None
 
