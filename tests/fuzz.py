@@ -1,4 +1,5 @@
-"""Fuzzing of what is read: each JSON and each tensor of a run folder and of an exported file, settings, requests.
+"""Fuzzing of what is read: each JSON and each tensor of a run folder and of an exported file, a file of settings
+(`fit --config`), and the requests that `doubly serve` takes.
 
 Unlike damage (tests/torture.py), what is changed here has good checksums, as a stranger can write them. Whatever is
 asked of it then must end in an answer, or in one line; never in a traceback, a crash or a file outside the folder.
@@ -8,6 +9,7 @@ asked of it then must end in an answer, or in one line; never in a traceback, a 
 import contextlib
 import copy
 import csv
+import dataclasses
 import hashlib
 import io
 import json
@@ -31,6 +33,7 @@ from safetensors.torch import save as save_safetensors
 from doubly.cli import main
 from doubly.core.sealed import BLANK, SEAL, _sealed, dump_tensors, load_tensors
 from doubly.runs import records
+from doubly.runs.config import Config
 
 DEEP, DIGITS = "@deep@", "@digits@"
 NASTY: tuple[Any, ...] = (
@@ -126,12 +129,16 @@ def sealed_json(file: Path) -> Callable[[random.Random], None]:
     del fields[SEAL]
 
     def change(dice: random.Random) -> None:
-        tree = changed_json(fields, dice)
-        rest = {name: value for name, value in tree.items() if name != SEAL} if isinstance(tree, dict) else {}
-        text = text_of({SEAL: BLANK, **rest} if isinstance(tree, dict) else [{SEAL: BLANK}, tree])
-        file.write_bytes(_sealed(text.encode("utf-8", "surrogatepass")))
+        file.write_bytes(sealed_text(changed_json(fields, dice)))
 
     return change
+
+
+def sealed_text(tree: Any) -> bytes:
+    """JSON with a good checksum, whatever is in it."""
+    rest = {name: value for name, value in tree.items() if name != SEAL} if isinstance(tree, dict) else {}
+    text = text_of({SEAL: BLANK, **rest} if isinstance(tree, dict) else [{SEAL: BLANK}, tree])
+    return _sealed(text.encode("utf-8", "surrogatepass"))
 
 
 def sealed_tensors(file: Path, listed_in: Path | None = None) -> Callable[[random.Random], None]:
@@ -184,17 +191,59 @@ def parts_of(file: Path) -> Callable[[random.Random], None]:
     """A file of `doubly export`."""
     with zipfile.ZipFile(file) as archive:
         told, weights = json.loads(archive.read("model.json")), load_safetensors(archive.read("weights.safetensors"))
+    del told[SEAL]
 
     def change(dice: random.Random) -> None:
         half = dice.random() < 0.6
-        text = text_of(changed_json(told, dice) if half else told).encode("utf-8", "surrogatepass")
+        tensors = save_safetensors(weights if half else changed_tensors(weights, dice))
+        sealed = {**told, "sha256": {"weights.safetensors": hashlib.sha256(tensors).hexdigest()}}
         with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr("model.json", text)
-            archive.writestr(
-                "weights.safetensors", save_safetensors(weights if half else changed_tensors(weights, dice))
-            )
+            archive.writestr("model.json", sealed_text(changed_json(sealed, dice) if half else sealed))
+            archive.writestr("weights.safetensors", tensors)
 
     return change
+
+
+def settings_of(file: Path) -> Callable[[random.Random], None]:
+    """A file of settings, with all of a small fit."""
+    tiny = {"data": "bars", "hidden": [3], "batch": 1000, "theta_steps": 1, "epochs": 1, "collect": 1, "threads": 1}
+    fields = dataclasses.asdict(Config()) | tiny | {"out": "run", "overwrite": True, "means": [1]}
+
+    def change(dice: random.Random) -> None:
+        tree = changed_json({name: value for name, value in fields.items() if value is not None}, dice)
+        if isinstance(tree, dict) and type(tree.get("chains")) is int and 1 < tree["chains"] < 100:
+            tree["chains"] = 1  # several chains are processes of their own
+        text = toml(tree)
+        if isinstance(tree, dict):
+            text = "\n".join(f"{json.dumps(name)} = {toml(value)}" for name, value in tree.items())
+        content = text.encode("utf-8", "surrogatepass")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(damaged(content, dice) if dice.random() < 0.2 else content)
+
+    return change
+
+
+def toml(value: Any) -> str:
+    """A value as TOML has it, or as near as one comes."""
+    if value == DEEP:
+        return "[" * 50_000 + "]" * 50_000
+    if value == DIGITS:
+        return "9" * 5000
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{json.dumps(name)} = {toml(each)}' for name, each in value.items())}}}"
+    if value is None:
+        return "1979-05-27T07:32:00Z"  # it has no null, but dates
+    return json.dumps(value).replace("NaN", "nan").replace("Infinity", "inf")
+
+
+def damaged(content: bytes, dice: random.Random) -> bytes:
+    """Bytes of which some are others, or the end is gone."""
+    found = bytearray(content or b"x")
+    for _ in range(dice.choice((1, 2, 8))):
+        found[dice.randrange(len(found))] = dice.randrange(256)
+    return bytes(found[: dice.randrange(len(found))] if dice.random() < 0.3 else found)
 
 
 # Questions
@@ -251,6 +300,7 @@ def of_file(file: Path, place: Path) -> Callable[[random.Random], None]:
     """What opens a file of `doubly export`."""
     import doubly
     from doubly.core.errors import UserError
+    from doubly.latents.completions import ImputeConfig
     from doubly.serve.model import opened
 
     def ask(dice: random.Random) -> None:
@@ -261,10 +311,100 @@ def of_file(file: Path, place: Path) -> Callable[[random.Random], None]:
             found = doubly.load(file)
             str(found)
             rows = found.sample(2, "last")
-            found.log_likelihood(rows, draws=2, of="last")
-            found.impute(rows, draws=2)
+            found.log_likelihood(rows, draws=2, of="last", by="draws")
+            found.impute(rows, draws=2, how=ImputeConfig(sweeps=2))
         except UserError as error:
             raise (AssertionError if "\n" in str(error) else Refused)(str(error)) from None
+
+    return ask
+
+
+class Server:
+    """The application of `doubly serve`, and a request that is changed before it is sent."""
+
+    def __init__(self, file: Path):
+        from starlette.testclient import TestClient
+
+        from doubly.serve.app import app
+        from doubly.serve.model import opened
+
+        served = opened(file)
+        self._client = TestClient(app(served), base_url="http://127.0.0.1:8321", raise_server_exceptions=False)
+        rows = served.written(served.examples[:2].astype(float)) or [[0] * served.facts.width]
+        common = {"rows": rows, "draws": 2, "of": "last", "sample": None, "seed": 0}
+        self._requests: dict[str, dict[str, Any]] = {
+            "score": {**common, "by": "draws"}, "impute": {**common, "sweeps": 1}, "encode": common,
+            "sample": {"n": 2, "of": "last", "sample": None, "seed": 0},
+        }  # fmt: skip
+        names = [column.name for column in served.columns.columns]
+        cells = [row if isinstance(row, list) else [row[name] for name in names] for row in rows]
+        lines = [
+            names,
+            *[["" if cell is None or dice_gap(i) else str(cell) for i, cell in enumerate(row)] for row in cells],
+        ]
+        self._table = "\n".join(map(",".join, lines)).encode()
+        self._asked: tuple[str, bytes, dict[str, str]] = ("", b"", {})
+
+    def change(self, dice: random.Random) -> None:
+        path = dice.choice((*self._requests, "complete"))
+        media = "text/csv" if path == "complete" else "application/json"
+        if path == "complete":
+            body = damaged(self._table, dice)
+        else:
+            body = text_of(dice.choice((changed_json, nearly))(self._requests[path], dice)).encode(
+                "utf-8", "surrogatepass"
+            )
+            body = damaged(body, dice) if dice.random() < 0.2 else body
+        headers = {"Content-Type": media}
+        if dice.random() < 0.1:
+            name = dice.choice(("Content-Type", "Host", "Origin", "Content-Length", "Sec-Fetch-Site"))
+            headers[name] = dice.choice(("", "x", "http://127.0.0.1:8321", "127.0.0.1:99999", "[::1", "-1", "9" * 5000))
+        self._asked = (f"/api/{path}", body, headers)
+
+    def ask(self, dice: random.Random) -> None:
+        """200 and JSON or a table, or one line with a status of its own; never a fault of the server."""
+        path, body, headers = self._asked
+        found = self._client.post(path, content=body, headers=headers)
+        if found.status_code == 200:
+            if path != "/api/complete":
+                json.loads(found.text, parse_constant=_no_constant)
+            return
+        line = found.json()["error"]
+        if not (400 <= found.status_code < 500) or "\n" in line or len(line) > 1000 or "Traceback" in line:
+            raise AssertionError(f"{path} was answered by {found.status_code}: {line}")
+        raise Refused(line)
+
+
+def dice_gap(number: int) -> bool:
+    """Whether a cell of the table is left out."""
+    return number % 3 == 2
+
+
+def nearly(tree: Any, dice: random.Random) -> Any:
+    """A request in which a few values are others of the same kind: most of them are answered."""
+    tree = copy.deepcopy(tree)
+    for _ in range(dice.choice((1, 1, 2))):
+        holder, key = dice.choice([place for place in _places(tree) if not isinstance(place[0][place[1]], list | dict)])
+        number = dice.choice((0, 1, 2, 3, 0.5, 1.0, 1e30, -1e-320, 200, None))
+        text = dice.choice(("ensemble", "mean", "last", "draws", "annealing", "a", "b", "1", "2", "c", None))
+        holder[key] = text if isinstance(holder[key], str) else number
+    return tree
+
+
+def _no_constant(name: str) -> float:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def of_settings(file: Path) -> Callable[[random.Random], None]:
+    """A fit by a file of settings, in a folder of its own: the settings may name any place."""
+
+    def ask(dice: random.Random) -> None:
+        before = Path.cwd()
+        try:
+            os.chdir(file.parent)
+            quiet_main("fit", "--config", file.name)
+        finally:
+            os.chdir(before)
 
     return ask
 
@@ -273,7 +413,10 @@ def of_file(file: Path, place: Path) -> Callable[[random.Random], None]:
 
 
 def targets(place: Path) -> Iterator[tuple[Path, Callable[[], list[Target]]]]:
-    """A run, a run of a table and a file of each, and what can be changed in them."""
+    """A run, a run of a table and a file of each, settings and requests, and what can be changed in them."""
+    inner = place / "a" / "b" / "c"
+    inner.mkdir(parents=True)
+    yield inner, lambda: [Target("settings", settings_of(inner / "s.toml"), of_settings(inner / "s.toml"))]
     run, table, data = place / "run", place / "table", place / "table.csv"
     with data.open("w", newline="") as file:
         dice = random.Random(0)
@@ -292,7 +435,11 @@ def targets(place: Path) -> Iterator[tuple[Path, Callable[[], list[Target]]]]:
 
 
 def in_export(file: Path, place: Path) -> list[Target]:
-    return [Target(file.name, parts_of(file), of_file(file, place))]
+    found = [Target(file.name, parts_of(file), of_file(file, place))]
+    with contextlib.suppress(ImportError):  # an extra
+        server = Server(file)
+        found.append(Target(f"requests to {file.stem}", server.change, server.ask))
+    return found
 
 
 def in_run(folder: Path, place: Path) -> list[Target]:

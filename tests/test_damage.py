@@ -201,6 +201,27 @@ def test_an_unfinished_fit_of_a_proposal_that_does_not_fit_starts_over(change, f
     np.testing.assert_array_equal(again.log_likelihood(x, draws=5), found)
 
 
+def test_a_run_that_asks_for_more_than_memory_holds_is_not_refitted(folder, capsys):
+    """A fit of proposals has as many draws and rows as a training step: they are settings, and a stranger's."""
+    file = folder / "config.json"
+    file.write_bytes(dump_json(load_json(file.read_bytes(), file, required=True) | {"draws": 10**12}))
+    for proposal in (folder / "posterior").glob("proposal-*"):
+        proposal.unlink()
+    said = refused(capsys, "evaluate", str(folder), "--refit", "1", "--draws", "5", "--no-settle", "--by", "draws")
+    assert "a step of 1,000,000,000,000 draws for 500 rows needs about" in said
+    assert doubly.load(folder).sample(2).shape == (2, 16)
+
+
+def test_memory_that_is_refused_is_one_line(folder, monkeypatch, capsys):
+    """Where no size was compared before: the allocators of PyTorch and NumPy say it each in their way."""
+    for wrong in (lambda: torch.empty(10**17), lambda: np.empty(10**17)):
+        monkeypatch.setattr(Run, "__init__", lambda *_, wrong=wrong, **__: wrong())
+        assert "this needs more memory than there is: take fewer draws" in refused(capsys, "evaluate", str(folder))
+    monkeypatch.setattr(Run, "__init__", lambda *_, **__: torch.ones(2) @ torch.ones(3))
+    with pytest.raises(RuntimeError, match="size"):  # a fault of ours keeps its traceback
+        main(["evaluate", str(folder)])
+
+
 # Checksums, two checkpoints, samples
 
 
@@ -282,6 +303,38 @@ def test_repair_takes_the_older_checkpoint_and_what_is_good(whole, folder, capsy
     main(["verify", str(folder)])
     doubly.resume(folder, quiet=True)
     assert torch.equal(doubly.load(folder).mean(), doubly.load(whole).mean())
+
+
+@pytest.mark.parametrize("name", [STATE, OLDER, "posterior/draw-00002.safetensors", "config.json"])
+def test_repair_does_not_take_a_failing_disk_for_damage(name, folder, monkeypatch, capsys):
+    """A file that cannot be read now may be good: it is neither set aside nor left out."""
+    before, real = snapshot(folder), os.open
+
+    def opened(path: Any, *rest: Any, **more: Any) -> int:
+        if os.fspath(path) == name.rpartition("/")[2] and more.get("dir_fd"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path, *rest, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", opened)
+        assert f"unreadable  {name}" in refused(capsys, "verify", str(folder), code=1)
+        assert "Input/output error: this may be the disk" in refused(capsys, "repair", str(folder))
+    assert snapshot(folder) == before
+    main(["verify", str(folder)])
+
+
+def test_a_disk_that_cannot_tell_whether_a_file_is_there_is_an_error(folder, monkeypatch):
+    """Taken for absence, a sample would be left out by `repair`, and rows of a run would be looked for elsewhere."""
+
+    def stat(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", stat)
+        with pytest.raises(UserError, match=r"cannot read .*data\.json: Input/output error"):
+            Folder(folder).exists("data.json")
+    assert not Folder(folder).exists("data.json/x")
+    assert not Folder(folder).exists("nothing/x")
 
 
 def test_repair_of_a_good_run_changes_nothing(folder, capsys):
@@ -397,6 +450,49 @@ def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder, capsys):
     (folder / "data.json").unlink()
     os.mkfifo(folder / "data.json")
     assert "data.json" in refused(capsys, "evaluate", str(folder))
+
+
+def test_a_pipe_in_place_of_records_is_not_waited_for(folder):
+    (folder / "metrics.jsonl").unlink()
+    os.mkfifo(folder / "metrics.jsonl")
+    with pytest.raises(UserError, match=r"cannot write .*metrics\.jsonl"):
+        Folder(folder).append("metrics.jsonl", b"x")
+
+
+NO_FILES = ["config.json", "data.json", "metrics.jsonl", STATE, OLDER, "posterior/draw-00002.safetensors"]
+
+
+@pytest.mark.parametrize("name", NO_FILES)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_damage_and_is_set_aside(name, make, folder, capsys):
+    """Nothing waits for it, and it is never taken for a file that was not written yet."""
+    (folder / name).unlink()
+    make(folder / name)
+    assert f"damaged     {name}" in refused(capsys, "verify", str(folder), code=1)
+    main(["repair", str(folder)])
+    assert "set aside" in capsys.readouterr().out
+    main(["sample", str(folder), "-n", "1", "--out", str(folder / "rows.csv")])
+
+
+def test_a_run_with_samples_and_no_checkpoint_is_not_whole(folder, capsys):
+    for name in (STATE, OLDER):
+        (folder / name).unlink()
+    assert f"missing     {STATE}" in refused(capsys, "verify", str(folder), code=1)
+
+
+def test_what_a_run_says_does_not_reach_the_terminal_as_a_command(folder, capsys):
+    """Escapes could rewrite what was shown before, and lone surrogates cannot be written at all."""
+    tensors, texts = load_tensors((folder / STATE).read_bytes(), folder / STATE, required=True)
+    texts["lost"] = json.dumps(["\x1b[2Jowned\ndoubly: all is well", "\ud800", "\u202etxt"])
+    (folder / STATE).write_bytes(dump_tensors(tensors, texts))
+    said = refused(capsys, "verify", str(folder), code=1)
+    main(["sample", str(folder), "-n", "1", "--out", str(folder / "rows.csv")])
+    out, err = capsys.readouterr()
+    assert len([line for line in err.splitlines() if line.startswith("doubly: ")]) == 1
+    for text in (said, out, err):
+        text.encode()
+        assert not {"\x1b", "\u202e"} & set(text)
+    assert "\\x1b[2Jowned doubly: all is well" in err
 
 
 def test_a_lock_that_was_removed_meanwhile_is_no_lock(folder, monkeypatch):

@@ -1,5 +1,6 @@
 """One file of a run: it answers as the run does, holds neither rows nor code, and damage is one line."""
 
+import hashlib
 import io
 import json
 import zipfile
@@ -15,7 +16,8 @@ from matplotlib.figure import Figure
 import doubly
 from doubly import UserError, cli
 from doubly.core.errors import RunWarning
-from doubly.runs.export import FORMAT, OF_ONE_CHAIN
+from doubly.core.sealed import dump_json
+from doubly.runs.export import FORMAT
 from doubly.runs.folder import Run
 from test_tables import table, written
 
@@ -88,24 +90,31 @@ def test_neither_rows_nor_the_path_are_in_it(exported):
 
 
 def remade(exported, tmp_path, change=None, extra=None, compress=zipfile.ZIP_STORED, weights=None, tensors=None):
+    """The file with something else in it, and good checksums, as a stranger can write them."""
     with zipfile.ZipFile(exported / "m.doubly") as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     told = json.loads(parts["model.json"])
-    if change:
-        change(told)
-    parts["model.json"] = json.dumps(told).encode()
-    parts |= extra or {}
+    del told["seal"]
     if tensors:
         tensors(found := safetensors.torch.load(parts["weights.safetensors"]))
         weights = safetensors.torch.save(found)
     if weights:
         parts["weights.safetensors"] = weights
+        told["sha256"]["weights.safetensors"] = hashlib.sha256(weights).hexdigest()
+    if change:
+        change(told)
+    parts["model.json"] = dump_json(told)
+    return zipped(tmp_path / "bad.doubly", parts | (extra or {}), compress)
+
+
+def zipped(file: Path, parts: dict[str, bytes], compress: int = zipfile.ZIP_STORED) -> Path:
+    """An archive of these parts, with the CRC-32 of each."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", compress) as archive:
         for name, part in parts.items():
             archive.writestr(name, part)
-    (tmp_path / "bad.doubly").write_bytes(content.getvalue())
-    return tmp_path / "bad.doubly"
+    file.write_bytes(content.getvalue())
+    return file
 
 
 @pytest.mark.parametrize(
@@ -134,6 +143,8 @@ def remade(exported, tmp_path, change=None, extra=None, compress=zipfile.ZIP_STO
         ({"extra": {"../evil": b"x"}}, "expected model.json"),
         ({"compress": zipfile.ZIP_DEFLATED}, "compressed"),
         ({"weights": b"nothing"}, "damaged"),
+        ({"change": lambda told: told.pop("sha256")}, "weights.safetensors is damaged: its SHA-256"),
+        ({"change": lambda told: told.update(sha256=[])}, "weights.safetensors is damaged: its SHA-256"),
     ],
 )
 def test_damaged_files_are_one_line(how, said, exported, tmp_path):
@@ -176,21 +187,52 @@ def test_a_flipped_bit_is_one_line_or_without_effect(exported, tmp_path):
     assert refused > len(places) / 2
 
 
-FIXTURE = Path(__file__).with_name("fixtures") / "export-format-1.doubly"
+@pytest.mark.parametrize("part", ["model.json", "weights.safetensors"])
+def test_a_damaged_part_is_named_by_its_sha256(part, exported, tmp_path):
+    """In an archive written anew, so that the CRC-32 is of the damaged part. In files of before nothing told of it."""
+    with zipfile.ZipFile(exported / "m.doubly") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    content = bytearray(parts[part])
+    at = content.index(b'"collected": ') + 13 if part == "model.json" else len(content) - 4
+    content[at] ^= 1  # another digit of a number; a last bit of a weight
+    file = zipped(tmp_path / "bad.doubly", parts | {part: bytes(content)})
+    with pytest.raises(UserError, match=f"{part} is damaged: its SHA-256 is not the one it was written with"):
+        doubly.load(file)
 
 
-def test_a_file_of_format_1_opens_without_a_word(recwarn):
-    """Written by the version before format 2: doubly fit --data bars --hidden 2, then export."""
-    posterior = doubly.load(FIXTURE)
+def test_weights_of_another_file_are_not_taken_for_its_own(exported, tmp_path):
+    """Whole, with a good CRC-32, and of the right shapes."""
+    with zipfile.ZipFile(exported / "m.doubly") as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    other = safetensors.torch.load(parts["weights.safetensors"])
+    other["mean"].add_(1)
+    with pytest.raises(UserError, match=r"weights\.safetensors is damaged"):
+        doubly.load(zipped(tmp_path / "a.doubly", parts | {"weights.safetensors": safetensors.torch.save(other)}))
+
+
+FIXTURES = Path(__file__).with_name("fixtures")
+ENSEMBLE = {2: (-9.663208, -9.592108, -9.777390), 3: (-9.553764, -9.669580, -9.733731)}
+
+
+@pytest.mark.parametrize("number", range(1, FORMAT))
+def test_a_file_of_each_older_format_opens_without_a_word(number, recwarn):
+    """Each written by the version before the next format: doubly fit --data bars --hidden 2, then export.
+
+    Format 3 is of two chains. What the version that wrote them answered is answered still.
+    """
+    posterior = doubly.load(FIXTURES / f"export-format-{number}.doubly")
     assert posterior.sample(4).shape == (4, 16)
-    assert np.isfinite(posterior.log_likelihood(np.eye(16)[:3], draws=5)).all()
+    scores = posterior.log_likelihood(np.eye(16)[:3], draws=20, by="draws", of="ensemble" if number > 1 else "mean")
+    np.testing.assert_allclose(scores, ENSEMBLE.get(number, scores), rtol=1e-4)
+    assert np.isfinite(scores).all()
+    assert len(posterior.others) == (number == 3)
     assert not [each for each in recwarn if issubclass(each.category, RunWarning)]
 
 
 def test_formats_and_absent_settings_are_told(exported, tmp_path):
     with zipfile.ZipFile(exported / "m.doubly") as archive:
         told = json.loads(archive.read("model.json"))
-    assert told["format"] == OF_ONE_CHAIN
+    assert told["format"] == FORMAT
     assert {"doubly", "torch", "numba", "kernels", "threads"} <= told["made"].keys()
     newer = remade(exported, tmp_path, lambda told: told.update(format=FORMAT + 1))
     with pytest.raises(UserError, match=rf"has format {FORMAT + 1}, which is newer .* update doubly"):

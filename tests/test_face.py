@@ -132,6 +132,9 @@ def test_flags_win_over_a_file_and_a_file_over_a_preset(tmp_path):
         ("preset = 3", "preset in"),
         ("[model]\na = 1", "must be a value, got a table"),
         ("x = = 1", "is no TOML"),
+        (f"epochs = {'9' * 5000}", "is no TOML"),
+        ("hidden = " + "[" * 10**5, "is no TOML"),
+        ("#" * 2**21, "is larger than 1 MB"),
         ("json = true", "'json'"),
     ],
 )

@@ -3,6 +3,9 @@
 tests/fixtures/runs-0.1 was made by version 0.1 with `settings` below: `complete` and `stopped` (in epoch 3) on bars,
 `missing` with NADE on `rows_with_missing`, which names what it remembers otherwise than today; it also has a fit of a
 proposal that was stopped after its first pass.
+
+tests/fixtures/runs-format-2 was made by the first version that wrote format 2, with the defaults of then: `complete`,
+six epochs of bars with two evaluations, and `stopped`, the same run as it was after its third epoch.
 """
 
 import dataclasses
@@ -17,17 +20,21 @@ import torch
 
 import doubly
 from doubly import __version__
+from doubly.analysis.evaluate import evaluate
+from doubly.analysis.verify import verify
 from doubly.cli import main
-from doubly.core.errors import UserError
+from doubly.core.errors import RunWarning, UserError
 from doubly.core.types import Of
 from doubly.paper.tables import page
 from doubly.runs.config import Config
 from doubly.runs.folder import Run
-from doubly.runs.versions import ADDED
+from doubly.runs.versions import ADDED, FORMAT
 
 OLD = Path(__file__).parent / "fixtures" / "runs-0.1"
+FORMAT_2 = Path(__file__).parent / "fixtures" / "runs-format-2"
 RESULTS = Path(__file__).parents[1] / "results"
 NAMES = ["complete", "missing", "stopped"]
+OFS: tuple[Of, ...] = ("mean", "ensemble")
 
 
 def rows_with_missing() -> np.ndarray:
@@ -180,3 +187,36 @@ def test_a_run_says_which_version_made_it(tmp_path):
     assert run.version == __version__
     assert Run(OLD / "complete").version is None
     assert json.loads((run.path / "config.json").read_text())["format"] == 2, "version 0.1 refuses it by this name"
+
+
+def test_a_fixture_of_each_format_is_kept():
+    """A new format comes with a fixture of the one before."""
+    formats = {Run(folder / "complete").format for folder in (OLD, FORMAT_2)}
+    assert formats == set(range(1, FORMAT + 1))
+
+
+def test_a_run_of_format_2_answers_as_the_version_that_made_it(tmp_path, recwarn):
+    """It was made before some of the settings of today: they are what was done then, and nothing is said of them."""
+    folder = tmp_path / "run"
+    shutil.copytree(FORMAT_2 / "complete", folder)
+    before = json.loads((folder / "config.json").read_text())
+    assert dataclasses.asdict(Config()).keys() == before.keys() - {"seal", "format"} | ADDED[2].keys()
+    filed = {of: json.loads((folder / f"evaluations/test-{of}-20-by-draws-refit-2.json").read_text()) for of in OFS}
+    shutil.rmtree(folder / "evaluations")
+    for of, told in filed.items():
+        found = evaluate(folder, of=of, draws=20, refit=2, by="draws", settle=False, quiet=True)
+        assert found.to_json()["log_likelihood"] == pytest.approx(told["log_likelihood"], rel=1e-4)
+    assert not [each for each in recwarn if issubclass(each.category, RunWarning)]
+    assert verify(folder).good
+
+
+def test_a_run_of_format_2_goes_on_to_where_it_would_have_ended(tmp_path):
+    """But for rounding, which the sampler carries on: other seeds end elsewhere by a hundred times as much."""
+    folder = tmp_path / "run"
+    shutil.copytree(FORMAT_2 / "stopped", folder)
+    doubly.resume(folder, quiet=True)
+    found, expected = vectors(folder), vectors(FORMAT_2 / "complete")
+    assert found.keys() == expected.keys()
+    for name, vector in expected.items():
+        torch.testing.assert_close(found[name], vector, rtol=0.01, atol=0.01)
+    assert [record["epoch"] for record in Run(folder).metrics()] == [1, 2, 3, 4, 5, 6]

@@ -62,6 +62,8 @@ WRITING = os.O_WRONLY | os.O_RDWR
 CHANGING = ("open", "write", "fsync", "replace", "unlink", "mkdir", "rmdir")
 KILLS = ("before", "halfway")
 ERRORS = {"full": errno.ENOSPC, "broken": errno.EIO}
+UNREADABLE = "unreadable"  # opening a file or a folder to read it fails
+WAYS = (*KILLS, *ERRORS, "short", UNREADABLE)
 
 
 # Calls that change the disk, interposed
@@ -73,12 +75,17 @@ class Plan(NamedTuple):
     way: str
     call: int
 
+    @property
+    def kind(self) -> str:
+        """Which calls it counts: those that change a disk, or those that open something to read it."""
+        return "read" if self.way == UNREADABLE else "change"
+
 
 class Interposed:
-    """Counts the calls of `os` that change a disk, and does to one of them what is planned."""
+    """Counts the calls of `os` that change a disk, or open something to read it, and does to one what is planned."""
 
     def __init__(self, plan: Plan | None = None):
-        self.plan, self.calls, self._real = plan, 0, {name: getattr(os, name) for name in CHANGING}
+        self.plan, self.calls, self._real = plan, Counter[str](), {name: getattr(os, name) for name in CHANGING}
 
     def __enter__(self) -> "Interposed":
         for name in CHANGING:
@@ -93,19 +100,18 @@ class Interposed:
         real = self._real[name]
 
         def call(*args: Any, **more: Any) -> Any:
-            if name == "open" and not args[1] & WRITING:
-                return real(*args, **more)
-            self.calls += 1
-            if self.plan is None or self.calls != self.plan.call:
-                return real(*args, **more)
-            return self._strike(name, real, args, more)
+            kind = "read" if name == "open" and not args[1] & WRITING else "change"
+            self.calls[kind] += 1
+            if self.plan is not None and (self.calls[kind], kind) == (self.plan.call, self.plan.kind):
+                return self._strike(name, real, args, more)
+            return real(*args, **more)
 
         return call
 
     def _strike(self, name: str, real: Callable[..., Any], args: Any, more: Any) -> Any:
         assert self.plan is not None
-        if self.plan.way in ERRORS:
-            number = ERRORS[self.plan.way]
+        if self.plan.way in ERRORS or self.plan.way == UNREADABLE:
+            number = ERRORS.get(self.plan.way, errno.EIO)
             raise OSError(number, os.strerror(number))
         if self.plan.way == "short" and name == "write":
             return real(args[0], args[1][: max(1, len(args[1]) // 2)])
@@ -282,12 +288,29 @@ def exporting() -> Work:
     return Work("export", fit_tiny, write, write, result)
 
 
+def repairing() -> Work:
+    """`doubly repair` of a run whose settings, newest checkpoint and records are damaged, and a sample is missing."""
+
+    def prepare(folder: Path) -> None:
+        fit_tiny(folder)
+        (folder / "posterior" / "draw-00001.safetensors").unlink(missing_ok=True)
+        for name in ("config.json", "metrics.jsonl", "checkpoint/state.safetensors"):
+            content = bytearray((folder / name).read_bytes())
+            content[len(content) // 2] ^= 1
+            (folder / name).write_bytes(content)
+
+    def result(folder: Path) -> Any:
+        return {**bits(folder), "files": [(each.name, each.condition) for each in verify(folder).findings]}
+
+    return Work("repair", prepare, repair, repair, result)
+
+
 def filling() -> Work:
     """`doubly fill` of a table with holes, by a run that has learnt it; three files come out."""
     outputs = ("filled.csv", "filled-1.csv", "cells.csv")
 
     def prepare(folder: Path) -> None:
-        doubly.fit(folder, **TINY | {"data": table(200), "batch": 100})
+        doubly.fit(folder, **TINY | {"data": table(60), "batch": 100})
         rows = table(20)
         lines = [
             ",".join("" if value is None else str(value) for value in row) for row in zip(*rows.values(), strict=True)
@@ -317,11 +340,11 @@ def table(rows: int) -> dict[str, list[Any]]:
     }
 
 
-def calls_of(work: Work, place: Path) -> tuple[int, Any]:
-    """How many calls an undisturbed work has, and what it comes to."""
+def calls_of(work: Work, place: Path) -> tuple[Counter[str], Any]:
+    """How many calls of either kind an undisturbed work has, and what it comes to."""
     folder = place / "undisturbed"
 
-    def count() -> tuple[int, Any]:
+    def count() -> tuple[Counter[str], Any]:
         work.prepare(folder)
         with Interposed() as counted:
             work.begin(folder)
@@ -368,9 +391,10 @@ def strikes(work: Work, ways: tuple[str, ...], every: int, place: Path, counts: 
     if prepared is not None:
         assert forked(lambda: work.prepare(prepared)).how == "answer"
     for way in ways:
-        for call in range(1 + hash_of(work.name + way) % every, calls + 1, every):
+        number = calls[Plan(way, 0).kind]
+        for call in range(1 + hash_of(work.name + way) % every, number + 1, every):
             how, found = struck(work, Plan(way, call), place, prepared)
-            assert found == expected, f"{work.name}, {way} call {call} of {calls}: the result differs"
+            assert found == expected, f"{work.name}, {way} call {call} of {number}: the result differs"
             counts[f"{work.name}, {way}: {how}"] += 1
 
 
@@ -394,7 +418,7 @@ def answers(folder: Path) -> dict[str, Any]:
         "last": posterior.last().tolist(),
         "samples": [theta.tolist() for theta in posterior.thetas],
         "means": {number: theta.tolist() for number, theta in posterior.means.items()},
-        "log_likelihood": posterior.log_likelihood(x, draws=2).tolist(),
+        "log_likelihood": posterior.log_likelihood(x, draws=2, by="draws").tolist(),
         "metrics": run.metrics(),
         "evaluations": repr(filed(run)),
         "facts": repr((run.facts, run.columns, run.n_data, run.data_digest, run.version)),
@@ -593,12 +617,16 @@ def in_use() -> int:
 # All of it
 
 
+MAIN = ("fit", "fit --overwrite", "evaluate", "impute", "export", "repair", "fill")
+
+
 def works(full: bool) -> Iterator[Work]:
     yield fitting()
     yield overwriting()
     yield evaluating()
     yield imputing()
     yield exporting()
+    yield repairing()
     yield filling()
     if full:
         for sampler in doubly.SAMPLERS:
@@ -614,7 +642,7 @@ def works(full: bool) -> Iterator[Work]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minutes", type=float, default=60, help="stop after the round that is under way then")
+    parser.add_argument("--minutes", type=float, default=np.inf, help="stop after the round that is under way then")
     parser.add_argument("--every", type=int, default=1, help="strike every so many calls")
     parser.add_argument("--flips", type=int, default=10_000)
     parser.add_argument("--files", type=int, default=20_000, help="damaged files of data")
@@ -623,6 +651,7 @@ def main() -> None:
     parser.add_argument("--fuzz", type=int, default=20_000, help="files of runs and exports with good checksums")
     parser.add_argument("--only", default="", help="strikes, steps, flips, files or fuzz")
     parser.add_argument("--work", nargs="*", default=[], help="strike only these, such as fit or evaluate")
+    parser.add_argument("--ways", nargs="*", default=WAYS, choices=WAYS, help="strike only in these ways")
     parser.add_argument("--short", action="store_true", help="only the default sampler, estimator and objective")
     asked = parser.parse_args()
     started, counts = time.monotonic(), Counter[str]()
@@ -636,14 +665,15 @@ def main() -> None:
     finally:
         for name, count in sorted(counts.items()):
             print(f"{count:7d}  {name}")
-        print(f"{sum(counts.values()):7d}  in all, {time.process_time():.0f} s of this process, seed {asked.seed}")
+        print(f"{sum(counts.values()):7d}  in all, {sum(os.times()[:4]):.0f} s of one core, seed {asked.seed}")
 
 
 def _parts(asked: argparse.Namespace, place: Path, counts: Counter[str]) -> Iterator[tuple[str, Callable[[], None]]]:
     if asked.only in ("", "strikes"):
         chosen = [work for work in works(full=not asked.short) if not asked.work or work.name in asked.work]
         for i, work in enumerate(chosen):
-            ways = (*KILLS, *ERRORS, "short")
+            without = () if work.name in MAIN else (UNREADABLE,)  # what is read is the same with every sampler
+            ways = tuple(way for way in WAYS if way in asked.ways and way not in without)
             yield work.name, lambda work=work, i=i, ways=ways: strikes(work, ways, asked.every, place / str(i), counts)  # type: ignore[misc]
     if asked.only in ("", "steps"):
         most = LEAST_BLOCK if not asked.short else TENSOR  # few steps show only what is large

@@ -4,6 +4,7 @@ Neither executes code that a run brings along. Verifying writes nothing.
 """
 
 import dataclasses
+import errno
 import functools
 import os
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from doubly.analysis.results import Result, fields_of
-from doubly.core.errors import UserError
+from doubly.core.errors import DiskError, UserError
 from doubly.core.files import Folder, is_temporary
 from doubly.core.sealed import MOST_JSON, load_json, load_tensors, parse_json
 from doubly.runs import records, sources
@@ -22,7 +23,9 @@ from doubly.runs.folder import CHAINS, FOLDERS, Run
 from doubly.runs.versions import FORMAT
 from doubly.training.method import Method
 
-Condition = Literal["good", "unsealed", "damaged", "missing", "incomplete", "left over"]
+Condition = Literal["good", "unsealed", "damaged", "missing", "unreadable", "incomplete", "left over"]
+# what the system says where a link, a folder or a device stands in place of a file; all else is a disk that fails
+WRONG_KIND = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO)
 SET_ASIDE = "damaged"
 
 
@@ -36,7 +39,7 @@ class Finding:
 
     @property
     def bad(self) -> bool:
-        return self.condition in ("damaged", "missing")
+        return self.condition in ("damaged", "missing", "unreadable")
 
 
 @dataclass(frozen=True)
@@ -121,19 +124,31 @@ def _opened(folder: Folder) -> tuple[Run | None, Finding]:
     except UserError as error:
         if "comes with code" in str(error):
             return None, Finding("config.json", "good", "its code was not executed: shapes are not checked")
-        missing = not folder.exists("config.json")
-        return None, Finding("config.json", "missing" if missing else "damaged", "" if missing else str(error))
+        if not _stands(folder, "config.json"):
+            return None, Finding("config.json", "missing")
+        return None, _wrong("config.json", error)
     return run, Finding("config.json", "good" if run.format == FORMAT else "unsealed")
 
 
 def _finding(folder: Folder, name: str, check: Callable[[], bool]) -> Finding:
     """A file's state; the check tells whether it is sealed, and raises where it is damaged."""
-    if not folder.exists(name) and not os.path.islink(folder.path / name):
-        return Finding(name, "missing")
     try:
+        if not _stands(folder, name):
+            return Finding(name, "missing")
         return Finding(name, "good" if check() else "unsealed")
     except UserError as error:
-        return Finding(name, "damaged", str(error))
+        return _wrong(name, error)
+
+
+def _stands(folder: Folder, name: str) -> bool:
+    """Whether anything stands there: a file, or a link, a folder or a pipe in its place."""
+    return folder.exists(name) or os.path.lexists(folder.path / name)
+
+
+def _wrong(name: str, error: UserError) -> Finding:
+    """A file that is damaged, or one that the disk does not give, which may be good."""
+    failing = isinstance(error, DiskError) and error.number not in WRONG_KIND
+    return Finding(name, "unreadable" if failing else "damaged", str(error))
 
 
 def _check_data(folder: Folder, run: Run | None, sealed: bool) -> bool:
@@ -144,7 +159,11 @@ def _check_data(folder: Folder, run: Run | None, sealed: bool) -> bool:
 
 
 def _metrics(folder: Folder, sealed: bool) -> Iterator[Finding]:
-    content = folder.read("metrics.jsonl")
+    try:
+        content = folder.read("metrics.jsonl")
+    except UserError as error:
+        yield _wrong("metrics.jsonl", error)
+        return
     if content is not None:
         found, damaged = records.read(content, sealed)
         lacking = peek_epoch(folder) - len(found)
@@ -167,14 +186,14 @@ def _checkpoints(folder: Folder, run: Run | None, method: Method | None) -> Iter
     """Both checkpoints, and the samples that belong to the newest good one."""
     listed: Checkpoint | None = None
     for name in (STATE, OLDER):
-        if not folder.exists(name) and not os.path.islink(folder.path / name):
-            if name == STATE and folder.exists(OLDER):
+        if not _stands(folder, name):
+            if name == STATE and (folder.exists(OLDER) or folder.names("posterior", r"(draw|mean)-.*")):
                 yield Finding(name, "missing")
             continue
         try:
             found = _read_checkpoint(folder, run, method, name)
         except UserError as error:
-            yield Finding(name, "damaged", str(error))
+            yield _wrong(name, error)
             continue
         listed = listed or found
         yield Finding(name, "good" if found.samples is not None else "unsealed")
@@ -241,7 +260,8 @@ def _left_over(folder: Folder) -> Iterator[Finding]:
 def repair(path: str | Path) -> Repaired:
     """Set aside what is damaged in a folder, and restore what another file has a copy of.
 
-    What was good stays as it is. Nothing is deleted: damaged files go to RUN/damaged.
+    What was good stays as it is. Nothing is deleted: damaged files go to RUN/damaged. A file that the disk does not
+    give may be good: it is no damage, and ends the repair.
     """
     folder = _folder(path)
     with folder.locked():
@@ -253,6 +273,7 @@ def repair(path: str | Path) -> Repaired:
 def _repair(folder: Folder) -> Iterator[str]:
     yield from _repair_settings(folder)
     run, config = _opened(folder)
+    _check_readable(config)
     if config.bad:
         raise UserError(f"{folder.path}/config.json cannot be restored, for no checkpoint has a copy: {config.note}")
     if run is not None and run.numbers:
@@ -266,10 +287,19 @@ def _repair(folder: Folder) -> Iterator[str]:
     yield from _repair_checkpoints(folder, run, method)
     yield from _repair_samples(folder, method)
     for finding in _others(folder, run is None or run.format > 1):
+        _check_readable(finding)
         if finding.bad and not finding.name.startswith("own_files"):
             yield _set_aside(folder, finding.name, "it will be computed again")
         elif finding.bad:
             yield f"{finding.name} cannot be restored: put the file back"
+
+
+def _check_readable(finding: Finding) -> None:
+    if finding.condition == "unreadable":
+        raise UserError(
+            f"{finding.note}: this may be the disk and not the file, so it is not set aside; copy the run to a "
+            "sound disk, or take the file out of it, and repair it again"
+        )
 
 
 class _Copies(NamedTuple):
@@ -281,15 +311,15 @@ def _repair_settings(folder: Folder) -> Iterator[str]:
     """config.json and data.json from the copies in a checkpoint."""
     copies = _copies(folder)
     for name, copy in (("config.json", copies.config), ("data.json", copies.data)):
-        content = None
         try:
-            content = folder.read(name, MOST_JSON)
-            fields = parse_json(content or b"", folder.path / name)
-            load_json(content or b"", folder.path / name, required="format" in fields or copy is not None)
+            content = folder.read(name, MOST_JSON) or b""
+            fields = parse_json(content, folder.path / name)
+            load_json(content, folder.path / name, required="format" in fields or copy is not None)
         except UserError as error:
+            _check_readable(_wrong(name, error))
             if copy is None:
                 continue
-            if content is not None:
+            if _stands(folder, name):
                 yield _set_aside(folder, name, str(error))
             folder.write(name, copy)
             yield f"{name} is restored from a checkpoint"
@@ -299,7 +329,8 @@ def _copies(folder: Folder) -> _Copies:
     for name in (STATE, OLDER):
         try:
             found = read_checkpoint(folder, name, sealed=True)
-        except UserError:
+        except UserError as error:
+            _check_readable(_wrong(name, error))
             continue
         if found is not None and found.copies:
             return _Copies(found.copies.get("config.json"), found.copies.get("data.json"))
@@ -307,7 +338,12 @@ def _copies(folder: Folder) -> _Copies:
 
 
 def _repair_metrics(folder: Folder, sealed: bool) -> Iterator[str]:
-    content = folder.read("metrics.jsonl")
+    try:
+        content = folder.read("metrics.jsonl")
+    except UserError as error:
+        _check_readable(_wrong("metrics.jsonl", error))
+        yield _set_aside(folder, "metrics.jsonl", str(error))
+        return
     found, damaged = records.read(content or b"", sealed)
     if damaged:
         lines = [line for line in (content or b"").splitlines(keepends=True) if records.read(line, sealed)[0]]
@@ -317,11 +353,12 @@ def _repair_metrics(folder: Folder, sealed: bool) -> Iterator[str]:
 
 def _repair_checkpoints(folder: Folder, run: Run | None, method: Method | None) -> Iterator[str]:
     for name in (STATE, OLDER):
-        if not folder.exists(name):
+        if not _stands(folder, name):
             continue
         try:
             _read_checkpoint(folder, run, method, name)
         except UserError as error:
+            _check_readable(_wrong(name, error))
             yield _set_aside(folder, name, str(error))
     if folder.exists(OLDER) and not folder.exists(STATE):
         folder.move(OLDER, STATE)
@@ -338,6 +375,7 @@ def _repair_samples(folder: Folder, method: Method | None) -> Iterator[str]:
     lost = []
     for name, sha256 in sorted(found.samples.items()):
         finding = _finding(folder, name, functools.partial(_check_sample, folder, name, sha256, method))
+        _check_readable(finding)
         if finding.bad:
             lost.append(name)
             if finding.condition == "damaged":

@@ -59,13 +59,16 @@ def read_settings(command: type, file: str) -> dict[str, Any]:
     """The settings in a TOML file: flags by name. An unknown name is an error, and so is a value of another type."""
     path = Path(file)
     try:
-        if path.stat().st_size > MOST_TOML:
-            raise UserError(f"{file} is larger than {MOST_TOML // 2**20} MB: settings take a few lines")
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as opened:  # which may be a pipe, whose size nobody knows before
+            text = opened.read(MOST_TOML + 1)
     except OSError as error:
         raise UserError(f"--config {file} cannot be read: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"--config {file} is no TOML: {error}") from None
+    if len(text) > MOST_TOML:
+        raise UserError(f"{file} is larger than {MOST_TOML // 2**20} MB: settings take a few lines")
+    try:
+        content = tomllib.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # of the syntax, of the encoding, of numbers with thousands of digits
+        raise UserError(f"--config {file} is no TOML: {' '.join(str(error).split())[:200]}") from None
     known = {field.name: field for field in dataclasses.fields(command) if field.name not in ("config", "json")}
     found = {}
     for given, value in content.items():

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import tyro
 
-from doubly.core.errors import UserError
+from doubly.core.errors import UserError, printable
 from doubly.core.launch import is_first
 
 if TYPE_CHECKING:
@@ -46,4 +46,4 @@ def show(result: "Result", as_json: bool) -> None:
     """Print a result: one JSON value, or text for people. Of several ranks, the first does."""
     if not is_first():
         return
-    print(json.dumps(result.to_json()) if as_json else result.text())
+    print(json.dumps(result.to_json()) if as_json else printable(result.text()))

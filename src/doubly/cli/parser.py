@@ -32,7 +32,7 @@ from doubly.cli.report import Report
 from doubly.cli.serve import Serve
 from doubly.cli.tables import Fill, Odd
 from doubly.cli.verify import Repair, Verify
-from doubly.core.errors import RunWarning, UserError, near
+from doubly.core.errors import RunWarning, UserError, near, one_line
 from doubly.runs.config import Config
 
 COMMANDS: tuple[type, ...] = (
@@ -71,7 +71,13 @@ def main(args: list[str] | None = None) -> None:
             allow_code(command)
             command.run()
     except UserError as error:
-        print(f"doubly: {error}", file=sys.stderr)
+        print(f"doubly: {one_line(error)}", file=sys.stderr)
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_of_memory(error):
+            raise
+        said = "this needs more memory than there is: take fewer draws, rows or units at a time"
+        print(f"doubly: {said} ({one_line(error)[:LONGEST]})", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt as stop:
         print(f"doubly: {stop}" if str(stop) else "doubly: interrupted", file=sys.stderr)
@@ -81,13 +87,18 @@ def main(args: list[str] | None = None) -> None:
         sys.exit(1)
 
 
+def _is_of_memory(error: Exception) -> bool:
+    """Whether memory was refused: PyTorch says so in words."""
+    return isinstance(error, MemoryError) or "allocate memory" in str(error) or "out of memory" in str(error)
+
+
 @contextlib.contextmanager
 def _one_line_warnings() -> Iterator[None]:
     """What a user should know of a run is a line of its own on standard error."""
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
         if issubclass(category, RunWarning):
-            print(f"doubly: warning: {message}", file=sys.stderr)
+            print(f"doubly: warning: {one_line(message)}", file=sys.stderr)
         else:
             usual(message, category, *rest, **more)
 

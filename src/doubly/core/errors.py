@@ -1,6 +1,7 @@
 """The exceptions that are the user's to mend: a line saying what was expected, what came and what to do."""
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -26,6 +27,32 @@ class DiskError(UserError):
 
 class RunWarning(UserWarning):
     """What a user should know of a run that was opened all the same. The command line prints it as one line."""
+
+
+_TURNING = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")  # characters that turn the direction of text
+
+
+def printable(text: str) -> str:
+    r"""A text of unknown origin for a terminal: what would be obeyed, or cannot be written, is shown. Lines stay lines.
+
+    >>> print(printable("run \x1b[31m\ud800\u202e"))
+    run \x1b[31m\ud800\u202e
+    """
+    return "".join(char.encode("unicode_escape").decode() if _is_obeyed(char) else char for char in text)
+
+
+def _is_obeyed(char: str) -> bool:
+    control = unicodedata.category(char) in ("Cc", "Cs", "Zl", "Zp") and char not in "\n\t"
+    return control or unicodedata.bidirectional(char) in _TURNING
+
+
+def one_line(text: object) -> str:
+    r"""The same in one line.
+
+    >>> one_line("a\n  b")
+    'a b'
+    """
+    return " ".join(line.strip() for line in printable(str(text)).splitlines())
 
 
 def near(name: str, names: Iterable[str]) -> str:

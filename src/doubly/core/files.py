@@ -28,6 +28,8 @@ LOCK = "lock"
 DAY = 24 * 3600.0
 # what a flock gives on file systems that have none
 NO_LOCKS = (errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL)
+# what the system says where there is no such file, but nothing, a link, or a file in place of a folder
+ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 _NO_LINKS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -55,10 +57,11 @@ class Folder:
         with _failing("read", self.path / name), suppress(FileNotFoundError), self._parent(name) as (parent, last):
             # without O_NONBLOCK, a pipe in place of the file would be waited for
             file = os.open(last, os.O_RDONLY | os.O_NONBLOCK | _NO_LINKS, dir_fd=parent)
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode):
+                os.close(file)
+                raise UserError(f"{self.path / name} is no file: remove it")
             with os.fdopen(file, "rb") as opened:
-                found = os.fstat(file)
-                if not stat.S_ISREG(found.st_mode):
-                    raise UserError(f"{self.path / name} is no file: remove it")
                 if most is not None and found.st_size > most:
                     raise UserError(
                         f"{self.path / name} has {found.st_size} bytes, where at most {most} are expected: it is no "
@@ -86,7 +89,9 @@ class Folder:
     def append(self, name: str, content: bytes) -> None:
         """Add to the end of a file. What is there may be cut short by a crash until `sync`."""
         with _failing("write", self.path / name), self._parent(name, make=True) as (parent, last):
-            file = os.open(last, os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NO_LINKS, 0o666, dir_fd=parent)
+            file = os.open(
+                last, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | _NO_LINKS, 0o666, dir_fd=parent
+            )
             try:
                 _write_all(file, content)
             finally:
@@ -102,10 +107,14 @@ class Folder:
                 os.close(file)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name, and no link or folder in its place."""
-        with suppress(OSError), self._parent(name) as (parent, last):
-            return stat.S_ISREG(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode)
-        return False
+        """Whether there is a file of that name, and no link or folder in its place; an error if a disk cannot tell."""
+        try:
+            with self._parent(name) as (parent, last):
+                return stat.S_ISREG(os.stat(last, dir_fd=parent, follow_symlinks=False).st_mode)
+        except OSError as error:
+            if error.errno in ABSENT:
+                return False
+            raise DiskError(f"cannot read {self.path / name}: {error.strerror or error}", error.errno) from error
 
     def names(self, folder: str = "", pattern: str = ".*") -> list[str]:
         """The files in a folder of it whose last names match the pattern, as names to `read` them by, in order."""

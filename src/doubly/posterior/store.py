@@ -99,6 +99,8 @@ class Posterior:
     """What was recorded of each epoch; nothing where that is not known."""
     ranks: Ranks = ALONE
     """Processes of torchrun that share the work: each fits and scores some members of an ensemble."""
+    check_refit: Callable[[], None] = lambda: None
+    """Refuses to fit proposals where memory cannot hold a step of that."""
     _fitted: dict[str, Tensor] = field(default_factory=dict)
     _moments: Moments | None = None
     _chosen: dict[str, Estimator] = field(default_factory=dict)
@@ -535,6 +537,7 @@ class Posterior:
 
     def _refit(self, pair: Pair, name: str, whose: str) -> Tensor:
         """Fit a proposal, going on from what an earlier attempt has left."""
+        self.check_refit()
         save, passes, method = self._work.saver(name), self.refit_passes, self.method
         if self.refit_objective is not None:
             refitter = method.refitter.with_objective(OBJECTIVES.make(self.refit_objective))

@@ -55,7 +55,7 @@ def build(config: Config, data: Data | Facts) -> Method:
     )
     if isinstance(data, Data):
         check_shards(config.shards, len(data.all_train), config.batch)
-        _check_size(config, model, proposal, len(data.all_train))
+        check_size(config, model, proposal, len(data.all_train))
     _check_data_layer(config, model, data)
     _check_latent_layers(model, proposal)
     estimator, refitter = _estimators(config, model, proposal)
@@ -129,7 +129,7 @@ def training_rows(data: Data, device: torch.device | str) -> Tensor | StoredRows
     return torch.as_tensor(data.train).to(device) if data.stored is None else data.stored.on(device)
 
 
-def _check_size(config: Config, model: Chain, proposal: Chain, n_data: int) -> None:
+def check_size(config: Config, model: Chain, proposal: Chain, n_data: int) -> None:
     """Refuse what memory cannot hold, before any of it is made; sizes as far as all samplers have them in common."""
     weights = WEIGHT * model.size + PHI_WEIGHT * proposal.size
     check_room(

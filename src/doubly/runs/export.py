@@ -1,12 +1,14 @@
 """A finished run as one file: settings and facts as JSON, weights as safetensors, in a zip. No code and no rows in it.
 
+Both have their SHA-256 in model.json: that of the weights beside their name, its own as a seal (`core/sealed.py`).
+
 The proposal is fitted to the mean of the weights before it is written, for the training rows stay where they are. Of
 these, only the mean and the spread of each column go along: chains that impute start from them.
 """
 
 import dataclasses
+import hashlib
 import io
-import json
 import math
 import warnings
 import zipfile
@@ -18,9 +20,9 @@ import safetensors.torch
 import torch
 
 from doubly import __version__
-from doubly.core.errors import RunWarning, UserError
+from doubly.core.errors import Damaged, RunWarning, UserError
 from doubly.core.files import write
-from doubly.core.sealed import MOST_JSON, parse_json
+from doubly.core.sealed import MOST_JSON, dump_json, load_json, parse_json
 from doubly.data import Columns
 from doubly.posterior.store import Posterior, together
 from doubly.posterior.units import PosteriorInUnits
@@ -33,7 +35,8 @@ from doubly.training.method import Method
 from doubly.training.state import moments
 
 SUFFIX = ".doubly"
-FORMAT, OF_ONE_CHAIN = 3, 2  # format 1 did not say what had computed the weights
+FORMAT = 4
+SEALED = 4  # before it there were no checksums: 1 did not say what had computed the weights, 3 was of several chains
 PARTS = ("model.json", "weights.safetensors")
 MOST_WEIGHTS = 2**32  # bytes
 # what zipfile and safetensors raise of files that are none: also of a flag that says encrypted, and of versions to come
@@ -59,8 +62,10 @@ def export(run: Run, file: str | Path, refit: int = 100) -> Path:
         named = {"mean": pair.theta, "phi": pair.phi, "last": chain.last()}
         named |= {f"sample-{i}": theta for i, theta in enumerate(chain.thetas)}
         weights |= {_of_chain(number, name): vector for name, vector in named.items()}
+    tensors = safetensors.torch.save({name: value.cpu().contiguous().clone() for name, value in weights.items()})
     told: dict[str, Any] = {
-        "format": FORMAT if len(chains) > 1 else OF_ONE_CHAIN,
+        "format": FORMAT,
+        "sha256": {PARTS[1]: hashlib.sha256(tensors).hexdigest()},
         **({"chains": len(chains)} if len(chains) > 1 else {}),
         "version": __version__,
         "made": made_with(run.config.threads),
@@ -72,9 +77,8 @@ def export(run: Run, file: str | Path, refit: int = 100) -> Path:
     }
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(zipfile.ZipInfo(PARTS[0]), json.dumps(told, indent=1))
-        tensors = {name: value.cpu().contiguous().clone() for name, value in weights.items()}
-        archive.writestr(zipfile.ZipInfo(PARTS[1]), safetensors.torch.save(tensors))
+        archive.writestr(zipfile.ZipInfo(PARTS[0]), dump_json(told))
+        archive.writestr(zipfile.ZipInfo(PARTS[1]), tensors)
     write(path, content.getvalue())
     return path
 
@@ -177,23 +181,35 @@ def _code(config: Config) -> list[str]:
 
 
 def _parts(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """What is in the file, if it is what `export` writes and no larger than it may be."""
+    """What is in the file, if it is what `export` writes, no larger than it may be, and as it was written."""
     try:
         with zipfile.ZipFile(path) as archive:
-            found = {entry.filename: entry for entry in archive.infolist()}
-            if sorted(found) != sorted(PARTS) or len(archive.infolist()) != len(PARTS):
-                raise UserError(f"{path} is no file of doubly export: expected {' and '.join(PARTS)} in it")
-            for name, most in zip(PARTS, (MOST_JSON, MOST_WEIGHTS), strict=True):
-                entry = found[name]
-                if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > min(most, path.stat().st_size):
-                    raise UserError(f"{name} in {path} is compressed or too large: export the run again")
-            told = parse_json(archive.read(PARTS[0]), path)
-            weights = safetensors.torch.load(archive.read(PARTS[1]))
+            content = _contents(archive, path)
+        told = parse_json(content[PARTS[0]], path)
+        _check_format(told, path)
+        _check_sums(told, content, path)
+        weights = safetensors.torch.load(content[PARTS[1]])
     except UserError:
         raise
     except UNREADABLE as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(f"{path} is damaged, or no file of doubly export: {reason}") from None
+    return told, {name: tensor.clone() for name, tensor in weights.items()}
+
+
+def _contents(archive: zipfile.ZipFile, path: Path) -> dict[str, bytes]:
+    """The parts of the file, by name, none larger than it may be."""
+    found = {entry.filename: entry for entry in archive.infolist()}
+    if sorted(found) != sorted(PARTS) or len(archive.infolist()) != len(PARTS):
+        raise UserError(f"{path} is no file of doubly export: expected {' and '.join(PARTS)} in it")
+    for name, most in zip(PARTS, (MOST_JSON, MOST_WEIGHTS), strict=True):
+        entry = found[name]
+        if entry.compress_type != zipfile.ZIP_STORED or entry.file_size > min(most, path.stat().st_size):
+            raise UserError(f"{name} in {path} is compressed or too large: export the run again")
+    return {name: archive.read(name) for name in PARTS}
+
+
+def _check_format(told: dict[str, Any], path: Path) -> None:
     if type(told.get("format")) is not int or told["format"] < 1:
         raise UserError(f"{path} is damaged, or no file of doubly export: it has no format number")
     if told["format"] > FORMAT:
@@ -201,4 +217,15 @@ def _parts(path: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
             f"{path} has format {told['format']}, which is newer than doubly {__version__} can read (up to {FORMAT}): "
             "update doubly"
         )
-    return told, {name: tensor.clone() for name, tensor in weights.items()}
+
+
+def _check_sums(told: dict[str, Any], content: dict[str, bytes], path: Path) -> None:
+    """Whether both parts are as they were written; the part that is not is named. Older formats had no checksums."""
+    load_json(content[PARTS[0]], path / PARTS[0], required=told["format"] >= SEALED)
+    if told["format"] < SEALED:
+        return
+    sums = told.get("sha256")
+    if not isinstance(sums, dict) or sums.get(PARTS[1]) != hashlib.sha256(content[PARTS[1]]).hexdigest():
+        raise Damaged(
+            f"{path / PARTS[1]} is damaged: its SHA-256 is not the one it was written with; export the run again"
+        )

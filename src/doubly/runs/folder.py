@@ -44,7 +44,7 @@ from doubly.data import load as load_data
 from doubly.posterior.store import Posterior, together
 from doubly.posterior.units import PosteriorInUnits
 from doubly.runs import records, sources
-from doubly.runs.build import Facts, build, training_rows
+from doubly.runs.build import Facts, build, check_size, training_rows
 from doubly.runs.checkpoints import (
     OLDER,
     STATE,
@@ -482,6 +482,7 @@ class Run:
             cache=FileCache(self.folder, device, required=self.format > 1),
             shape=self.facts.shape,
             records=self.metrics,
+            check_refit=lambda: check_size(self.config, method.model, method.proposal, self.n_data),
             **options,
         )
 
