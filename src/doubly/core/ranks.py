@@ -213,9 +213,11 @@ def _sum(parts: list[Tensor], like: Tensor) -> Tensor:
     """The sum in order."""
     if not parts:
         return torch.zeros_like(like)
-    found = parts[0]
-    for part in parts[1:]:
-        found = found + part
+    if len(parts) == 1:
+        return parts[0]
+    found = parts[0] + parts[1]
+    for part in parts[2:]:
+        found += part
     return found
 
 
