@@ -103,6 +103,22 @@ def init_memory(method: Method, n_data: int, rng: torch.Generator) -> Memory:
     return found
 
 
+def own_memory(memory: Memory, shards: int, ranks: Ranks) -> Memory:
+    """What is remembered of the shards of this rank."""
+    own = [named(of_shard(memory, shard), shard) for shard in ranks.own(shards)]
+    return memory if shards == 1 else {name: value for each in own for name, value in each.items()}
+
+
+def whole_memory(memory: Memory, shards: int, ranks: Ranks) -> Memory:
+    """At the first rank, what is remembered of all shards."""
+    if shards == 1 or ranks.size == 1:
+        return memory
+    found: Memory = {}
+    for shard, part in ranks.gathered({shard: of_shard(memory, shard) for shard in ranks.own(shards)}).items():
+        found |= named(part, shard)
+    return found
+
+
 def named(memory: Memory, shard: int) -> Memory:
     return {f"shard{shard}.{name}": value for name, value in memory.items()}
 
