@@ -24,15 +24,15 @@ from doubly.runs.chains import chain_seed
 
 FIT: dict[str, Any] = {
     "data": "digits",
-    "hidden": (30,),
+    "hidden": (20,),
     "prior": "student-t:scale=1",
     "batch": 200,
     "threads": 1,
     "quiet": True,
     "collect_every": "2",
 }
-CHAINS, EPOCHS, SAMPLES, MEMBERS = 4, 300, 16, 8
-HIDDEN, ROWS, REFIT, DRAWS, COMPLETIONS, LEVEL = 0.5, 200, 20, 500, 50, 0.8
+CHAINS, EPOCHS, SAMPLES, MEMBERS = 4, 100, 16, 8
+HIDDEN, ROWS, REFIT, DRAWS, COMPLETIONS, LEVEL = 0.5, 150, 5, 200, 30, 0.8
 
 
 def main() -> None:
