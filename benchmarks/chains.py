@@ -31,8 +31,8 @@ FIT: dict[str, Any] = {
     "quiet": True,
     "collect_every": "2",
 }
-CHAINS, EPOCHS, SAMPLES, MEMBERS = 4, 100, 16, 8
-HIDDEN, ROWS, REFIT, DRAWS, COMPLETIONS, LEVEL = 0.5, 150, 5, 200, 30, 0.8
+CHAINS, EPOCHS, SAMPLES, MEMBERS = 4, 80, 16, 8
+HIDDEN, ROWS, REFIT, DRAWS, COMPLETIONS, LEVEL = 0.5, 150, 3, 100, 20, 0.8
 
 
 def main() -> None:
