@@ -30,6 +30,7 @@ from doubly.runs.export import export, load_file
 from doubly.runs.fit import resume
 from doubly.runs.folder import Run
 from doubly.runs.progress import Progress
+from doubly.runs.stops import Interrupted
 
 N, WIDTH, CHAINS, KEPT = 40, 3, 3, 60
 RATES = np.array([0.1, 0.5, 0.8])
@@ -252,6 +253,9 @@ def test_where_all_chains_are_lost_the_fit_fails_and_says_why(tmp_path):
         pytest.raises(UserError, match=r"^all chains are lost: its process.*;"),
     ):
         chains._end(run, lost, progress, [])
+    del lost[0]
+    with Progress(quiet=True) as progress, pytest.raises(Interrupted, match=r"^stopped 1 of 2 chains, all saved"):
+        chains._end(run, lost, progress, [15])
 
 
 def command(*args: object) -> subprocess.Popen:

@@ -142,8 +142,10 @@ def _end(run: Run, lost: dict[int, str], progress: Progress, stopped: list[int])
     for number, why in lost.items():
         progress.say(f"warning: chain {number} is lost: {why}")
     if stopped:
+        saved = f"{run.config.chains - len(lost)} of " if lost else ""
         raise Interrupted(
-            f"stopped {run.config.chains} chains, all saved; go on with: doubly resume {shlex.quote(str(run.path))}",
+            f"stopped {saved}{run.config.chains} chains, all saved; go on with: doubly resume "
+            f"{shlex.quote(str(run.path))}",
             stopped[0],
         )
     if len(lost) == run.config.chains:
@@ -399,6 +401,6 @@ def _warn_of_crowding(progress: Progress, run: Run) -> None:
     wanted, there = run.config.chains * max(1, run.config.threads), cores()
     if wanted > there:
         progress.say(
-            f"{run.config.chains} chains with {run.config.threads} threads each take turns on {there} cores: all will "
-            f"take about {wanted / there:.2g} times as long as one alone"
+            f"{run.config.chains} chains with {run.config.threads} thread{'s' * (run.config.threads > 1)} each take "
+            f"turns on {there} cores: all will take about {wanted / there:.2g} times as long as one alone"
         )
