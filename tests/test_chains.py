@@ -260,7 +260,7 @@ def test_where_all_chains_are_lost_the_fit_fails_and_says_why(tmp_path):
 
 
 def test_the_first_rank_shows_the_chains_of_all_ranks_at_all_times():
-    store, boards = torch.distributed.HashStore(), []
+    store, boards = torch.distributed.PrefixStore("", torch.distributed.HashStore()), []
     for rank in range(2):
         ranks = Team.__new__(Team)
         ranks.rank, ranks.size, ranks.store = rank, 2, store

@@ -28,6 +28,7 @@ from doubly.core.launch import OF_TORCHRUN, usual_shards
 from doubly.core.ranks import ALONE, Ranks
 from doubly.data import load
 from doubly.latents import Annealing, LikelihoodConfig, likelihood
+from doubly.latents.completions import ImputeConfig
 from doubly.posterior import imputation, scores
 from doubly.posterior.estimates import ScoreConfig
 from doubly.runs.build import build
@@ -240,7 +241,7 @@ def tasks(folder: Path, out: Path) -> None:
         number = os.environ.get("RANK", "0")
         out.with_suffix(f".{number}.json").write_text(json.dumps(counts))
         if number == "0":
-            np.savez(out, **found)
+            np.savez(out, allow_pickle=False, **found)
         np.save(out.with_suffix(f".{number}.npy"), np.where(np.eye(16)[:5] == 1, np.nan, 1.0))
         main(["impute", str(folder), "--input", str(out.with_suffix(f".{number}.npy")), "--out", f"{out}-completed.npy",
               "--draws", "2", "--sweeps", "2", "--refit", "1", "--of", "mean", "--json"])  # fmt: skip
@@ -259,7 +260,7 @@ def _answers(run: Run, shards: int) -> dict[str, np.ndarray]:
         gap = posterior.annealing_gap(40, path)
         found["gap"] = torch.tensor([gap.lower.mean, gap.upper.mean, gap.difference.mean])
         found["ensemble"] = posterior.log_likelihood(rows, draws=50, of="ensemble", by="draws")
-        imputed = posterior.impute(np.where(missing, np.nan, rows), draws=6, how=imputation.ImputeConfig(sweeps=4))
+        imputed = posterior.impute(np.where(missing, np.nan, rows), draws=6, how=ImputeConfig(sweeps=4))
         found |= imputed._asdict()
         found["conditional"] = posterior.log_conditional(rows, missing, imputed.completions, 50, by="draws")
     return {name: np.asarray(value) for name, value in found.items()}
