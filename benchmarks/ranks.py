@@ -2,7 +2,8 @@
 
 On random rows of the size of MNIST. Alone: the CPU time of one thread for a step of a rank among 1, 2 and 4, without
 the sum over ranks, and that of a step that is not cut into shards; all in turn in one process, medians. Under
-torchrun: the bytes of the one vector that is summed over the ranks, and the wall time of that sum.
+torchrun: the bytes of the one vector that is summed over the ranks, and the time of that sum: the least on the wall
+clock, and the median of the CPU time of one rank, all its threads, which other programs disturb less.
 """
 
 import statistics
@@ -51,15 +52,23 @@ def main() -> None:
         if team is None:
             print(f"{name:14} {'  '.join(steps(methods, data))}", flush=True)
         else:
-            sums = []
-            for _ in range(50):
-                team.agreed(None)
-                began = time.perf_counter()
-                torch.distributed.all_reduce(torch.zeros(size))
-                sums.append(time.perf_counter() - began)
-            if team.first:
-                print(f"{name:14} {4 * size / 1e6:.2f} MB, least {1e3 * min(sums):.2f} ms, "
-                      f"median {1e3 * statistics.median(sums):.2f} ms", flush=True)  # fmt: skip
+            told(team, name, size)
+    if team is not None:
+        told(team, "latency", 1)
+
+
+def told(team: Team, name: str, size: int) -> None:
+    """Sum a vector over the ranks, many times, and print what that takes."""
+    wall, cpu = [], []
+    for _ in range(50):
+        team.agreed(None)
+        began = time.perf_counter(), time.process_time()
+        torch.distributed.all_reduce(torch.zeros(size))
+        wall.append(1e3 * (time.perf_counter() - began[0]))
+        cpu.append(1e3 * (time.process_time() - began[1]))
+    if team.first:
+        cost = f"least {min(wall):.2f} ms, CPU {statistics.median(cpu):.2f} ms"
+        print(f"{name:14} {4 * size / 1e6:.2f} MB, {cost}", flush=True)
 
 
 def steps(methods: list[Method], data: Data) -> list[str]:

@@ -24,12 +24,14 @@ from doubly.analysis.outcome import outcome
 from doubly.analysis.verify import verify
 from doubly.core.errors import Diverged, RunWarning, UserError
 from doubly.core.launch import OF_TORCHRUN
+from doubly.core.ranks import Team
 from doubly.runs import chains
 from doubly.runs.checkpoints import STATE, read_checkpoint
 from doubly.runs.export import export, load_file
 from doubly.runs.fit import resume
 from doubly.runs.folder import Run
 from doubly.runs.progress import Progress
+from doubly.runs.stops import Interrupted
 
 N, WIDTH, CHAINS, KEPT = 40, 3, 3, 60
 RATES = np.array([0.1, 0.5, 0.8])
@@ -252,6 +254,22 @@ def test_where_all_chains_are_lost_the_fit_fails_and_says_why(tmp_path):
         pytest.raises(UserError, match=r"^all chains are lost: its process.*;"),
     ):
         chains._end(run, lost, progress, [])
+    del lost[0]
+    with Progress(quiet=True) as progress, pytest.raises(Interrupted, match=r"^stopped 1 of 2 chains, all saved"):
+        chains._end(run, lost, progress, [15])
+
+
+def test_the_first_rank_shows_the_chains_of_all_ranks_at_all_times():
+    store, boards = torch.distributed.PrefixStore("", torch.distributed.HashStore()), []
+    for rank in range(2):
+        ranks = Team.__new__(Team)
+        ranks.rank, ranks.size, ranks.store = rank, 2, store
+        boards.append(chains.Board(ranks, range(3)))
+    first, second = [chains.Stand(0, trace=[-1.0]), chains.Stand(2, trace=[-3.0])], [chains.Stand(1, trace=[-2.0])]
+    assert len(boards[1].with_others(second)) == 1  # type: ignore[arg-type]
+    for _ in range(2):  # the second time nobody is asked: a moment ago is soon enough
+        shown = boards[0].with_others(first)  # type: ignore[arg-type]
+        assert chains.summary(shown) == "3 chains, valid -1.00 -2.00 -3.00"
 
 
 def command(*args: object) -> subprocess.Popen:

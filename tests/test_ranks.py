@@ -10,18 +10,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 
 import doubly
-from doubly.analysis.evaluate import evaluate
+from doubly.analysis.config import EvaluateConfig
+from doubly.analysis.evaluate import at_work
+from doubly.cli import main
 from doubly.core.errors import UserError
 from doubly.core.launch import OF_TORCHRUN, usual_shards
 from doubly.core.ranks import ALONE, Ranks
 from doubly.data import load
+from doubly.latents import Annealing, LikelihoodConfig, likelihood
+from doubly.latents.completions import ImputeConfig
+from doubly.posterior import imputation, scores
+from doubly.posterior.estimates import ScoreConfig
 from doubly.runs.build import build
 from doubly.runs.checkpoints import STATE, read_checkpoint
 from doubly.runs.config import Config
@@ -37,10 +46,12 @@ FIELDS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def torchrun(ranks: int, *args: object, restarts: int = 0) -> subprocess.Popen:
+def torchrun(
+    ranks: int, *args: object, restarts: int = 0, module: tuple[str, ...] = ("-m", "doubly")
+) -> subprocess.Popen:
     """`torchrun` on loopback, with a free port."""
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks]
-    line += ["--max-restarts", restarts, "-m", "doubly", *args]
+    line += ["--max-restarts", restarts, *module, *args]
     env = {name: value for name, value in os.environ.items() if not OF_TORCHRUN.fullmatch(name)}
     return subprocess.Popen(list(map(str, line)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env)
 
@@ -203,20 +214,82 @@ def test_a_rank_that_hangs_is_named(tmp_path):
     assert Run(out).posterior().epoch >= 1  # what was saved is whole
 
 
-# An evaluation over ranks
+# Evaluation, annealing, fitting of proposals and imputation over ranks
 
 
-def test_ranks_share_an_evaluation_and_answer_as_one(alone, tmp_path):
+def tasks(folder: Path, out: Path) -> None:
+    """All that ranks share besides training, of small blocks, so that a few rows are several of them.
+
+    Writes what is found, how often each rank has computed something, and by the command line, completed rows.
+    """
+    work = [(imputation, "run_chains"), (likelihood, "propose"), (Annealing, "log_likelihood")]
+    counts = dict.fromkeys((name for _, name in work), 0)
+
+    def counted(name: str, what: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            counts[name] += 1
+            return what(*args, **options)
+
+        return call
+
+    with ExitStack() as stack:
+        for place, name in work:
+            stack.enter_context(mock.patch.object(place, name, counted(name, getattr(place, name))))
+        stack.enter_context(mock.patch.object(imputation, "CELLS", 2**15))
+        stack.enter_context(mock.patch.object(scores, "ANNEALED", 16))
+        found = {f"{name} {shards}": each for shards in (1, 4) for name, each in _answers(Run(folder), shards).items()}
+        number = os.environ.get("RANK", "0")
+        out.with_suffix(f".{number}.json").write_text(json.dumps(counts))
+        if number == "0":
+            np.savez(out, allow_pickle=False, **found)
+        np.save(out.with_suffix(f".{number}.npy"), np.where(np.eye(16)[:5] == 1, np.nan, 1.0))
+        main(["impute", str(folder), "--input", str(out.with_suffix(f".{number}.npy")), "--out", f"{out}-completed.npy",
+              "--draws", "2", "--sweeps", "2", "--refit", "1", "--of", "mean", "--json"])  # fmt: skip
+
+
+def _answers(run: Run, shards: int) -> dict[str, np.ndarray]:
+    rows = run.data().test[:40]
+    missing = np.random.default_rng(0).random(rows.shape) < 0.3
+    path = Annealing(temperatures=4, chains=2)
+    with at_work(EvaluateConfig(refit=2, refit_shards=shards), run, quiet=True) as open_posterior:
+        posterior = open_posterior(run)
+        posterior.estimator = "draws"
+        draws = LikelihoodConfig(draws=1500, adaptive=True, refine=2, memory=0.5)
+        found = posterior.score(rows, ScoreConfig("draws", draws), "mean")._asdict()
+        found |= {f"annealed {name}": value for name, value in posterior.anneal(rows, path)._asdict().items()}
+        gap = posterior.annealing_gap(40, path)
+        found["gap"] = torch.tensor([gap.lower.mean, gap.upper.mean, gap.difference.mean])
+        found["ensemble"] = posterior.log_likelihood(rows, draws=50, of="ensemble", by="draws")
+        imputed = posterior.impute(np.where(missing, np.nan, rows), draws=6, how=ImputeConfig(sweeps=4))
+        found |= imputed._asdict()
+        found["conditional"] = posterior.log_conditional(rows, missing, imputed.completions, 50, by="draws")
+    return {name: np.asarray(value) for name, value in found.items()}
+
+
+def test_ranks_share_rows_and_answer_as_one(alone, tmp_path, capfd):
+    """Scores, annealing, fitted proposals and completions are, bit for bit, those of one process."""
     shutil.copytree(alone.path, tmp_path / "shared")
-    how: dict[str, Any] = {"of": "ensemble", "refit": 1, "draws": 20, "by": "draws"}
-    process = torchrun(2, "evaluate", tmp_path / "shared", *flags(how), "--no-settle", "--json")
+    script = tmp_path / "script.py"
+    lines = ["import sys", "from pathlib import Path", f"sys.path.insert(0, {str(Path(__file__).parent)!r})"]
+    lines += ["from test_ranks import tasks", "tasks(*map(Path, sys.argv[1:]))"]
+    script.write_text("\n".join(lines))
+    process = torchrun(2, script, tmp_path / "shared", tmp_path / "two.npz", module=())
+    tasks(alone.path, tmp_path / "one.npz")
     text, said = process.communicate(timeout=300)
     assert process.returncode == 0, said
-    found = json.loads(text)  # one object: one rank talks
-    expected = evaluate(alone.path, quiet=True, settle=False, **how).to_json()
-    assert found["log_likelihood"] == expected["log_likelihood"]
-    assert found["ess"] == expected["ess"]
-    assert len(list((tmp_path / "shared" / "posterior").glob("proposal-*"))) == 2  # each rank has fitted one
+    assert text.count('"missing": 5') == 1  # one rank talks
+    one, two = (np.load(tmp_path / f"{name}.npz") for name in ("one", "two"))
+    assert set(one.files) == set(two.files)
+    for name in one.files:
+        np.testing.assert_array_equal(one[name], two[name], err_msg=name)
+    assert len(np.unique(one["draws 1"])) > 1  # rows were done after different rounds
+    assert not np.array_equal(one["ensemble 1"], one["ensemble 4"])  # shards have random numbers of their own
+    completed = [np.load(f"{tmp_path / name}.npz-completed.npy") for name in ("one", "two")]
+    np.testing.assert_array_equal(*completed)
+    whole, *parts = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one.0", "two.0", "two.1"))
+    for name, count in whole.items():
+        assert sum(part[name] for part in parts) == count
+        assert min(part[name] for part in parts) >= count / 4
 
 
 # Several chains over ranks

@@ -34,6 +34,9 @@ class EvaluateConfig:
     """Passes over the training rows that fit a copy of the proposal to the weights."""
     refit_objective: Refit | None = None
     """The objective of that fit: wake, sleep or wake-sleep; by default wake, unless the run's objective has its own."""
+    refit_shards: int = 0
+    """In how many shards the mini-batches of that fit are cut, which ranks of torchrun share; 0 takes those of the run.
+    The same number gives the same answer with any number of ranks."""
     refine: int = 0
     """Steps that then refine the proposal for each row alone; a step costs as much as 50 draws, and 200 are usual."""
     ais: int = 0

@@ -129,7 +129,8 @@ def curve(path: str | Path, over: Over, values: Sequence[int] = (), quiet: bool 
         raise UserError(f"over must be one of {', '.join(CURVES)}, got {over!r}")
     run = Run(path)
     found = Curve(over, tuple(CURVES[over](run, values, quiet, EvaluateConfig(**fields))))
-    file_json(run, f"evaluations/curve-over-{over}.json", {"points": found.to_json()})
+    if is_first():
+        file_json(run, f"evaluations/curve-over-{over}.json", {"points": found.to_json()})
     return found
 
 
@@ -176,19 +177,30 @@ def _point(path: Path, at: int, quiet: bool, settings: EvaluateConfig) -> Point:
 @contextmanager
 def at_work(settings: EvaluateConfig, run: Run, quiet: bool) -> Iterator[Callable[[Run], Posterior]]:
     """Threads, progress, and a stop that leaves unfinished work in the cache; gives what opens a run's posterior."""
-    # how long a rank takes for its members says nothing of whether it lives
-    ranks = team(run.config.device, MOST_SECONDS)
+    # how long a rank takes for its rows says nothing of whether it lives; sums in one order make the same answers
+    ranks = team(run.config.device, MOST_SECONDS, deterministic=True)
     shown, threads = Progress(quiet or not ranks.first), settings.threads or run.config.threads
     with shown, stop_signal() as stopped, use_threads(threads):
 
-        def progress(what: str, share: float) -> None:
-            shown.show(f"{what}: {share:.0%}")
+        def check() -> None:
             if stopped:
                 raise Interrupted("stopped; results so far are saved: the same command goes on from there", stopped[0])
 
-        yield lambda run: run.posterior(
-            refit_passes=settings.refit, refit_objective=settings.refit_objective, progress=progress, ranks=ranks
-        )
+        def progress(what: str, share: float) -> None:
+            shown.show(f"{what}: {share:.0%}")
+            check()
+
+        try:
+            yield lambda run: run.posterior(
+                refit_passes=settings.refit,
+                refit_objective=settings.refit_objective,
+                refit_shards=settings.refit_shards,
+                progress=progress,
+                ranks=ranks,
+            )
+        except UserError:
+            check()  # a rank that was told to stop may first find that another has
+            raise
 
 
 def _evaluation(

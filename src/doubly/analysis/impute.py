@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 
 from doubly.analysis.accuracy import CellErrors, imputation_accuracy, mask
+from doubly.analysis.config import EvaluateConfig
+from doubly.analysis.evaluate import at_work
 from doubly.analysis.report.files import check_place, save, save_columns, save_figure, save_rows
 from doubly.analysis.results import Result, plain
 from doubly.core.errors import UserError
+from doubly.core.launch import is_first
 from doubly.core.types import Hide, Of, Split
 from doubly.data import Data, read_rows
 from doubly.data.formats import check_room
 from doubly.latents.completions import ImputeConfig
 from doubly.posterior.store import Posterior
-from doubly.runs.fit import use_threads
 from doubly.runs.folder import Run
-from doubly.runs.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,14 @@ class Imputer:
     refit: int
     seed: int
     threads: int
+    refit_shards: int = 0
 
     @contextmanager
     def posterior(self) -> Iterator[Posterior]:
-        with Progress() as progress, use_threads(self.threads or self.run.config.threads):
-            yield self.run.posterior(
-                refit_passes=self.refit, progress=lambda what, share: progress.show(f"{what}: {share:.0%}")
-            )
+        """What imputes; ranks of torchrun share the work."""
+        settings = EvaluateConfig(refit=self.refit, refit_shards=self.refit_shards, threads=self.threads)
+        with at_work(settings, self.run, quiet=False) as open_posterior:
+            yield open_posterior(self.run)
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,9 @@ def impute_file(imputer: Imputer, input: str, out: str | None) -> ImputedFile:
         found = posterior.impute(x, imputer.draws, imputer.how, imputer.of, imputer.seed)
     binary = run.facts.kind == "binary"
     rows = np.where(missing, np.round(found.mean) if binary else found.mean, x)
-    if Path(out).suffix.lower() == ".npz":
+    if is_first() and Path(out).suffix.lower() == ".npz":
         save_columns(Path(out), {"rows": rows, "missing": missing, **found._asdict()})
-    else:
+    elif is_first():
         save_rows(Path(out), rows.astype(np.uint8) if binary else rows, run.facts.shape, run.columns)
     return ImputedFile(
         rows=len(x),
@@ -144,7 +146,7 @@ def impute_hidden(imputer: Imputer, hide: Hide, share: float, split: Split, n: i
             columns=data.columns if data.kind == "mixed" else None,
         )  # fmt: skip
     picture = None
-    if len(data.shape) == 2:
+    if len(data.shape) == 2 and is_first():
         from doubly.analysis.report.pictures import completions  # matplotlib is slow to load
 
         drawn = completions(x, missing, found.imputed.completions[0], data.shape)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from doubly.analysis.config import EvaluateConfig
 from doubly.cli.formatting import AllowCode, RunFolder, RunFolders, settings, show, some
+from doubly.core.launch import is_first
 from doubly.core.types import Over
 
 
@@ -33,9 +34,9 @@ class Evaluate(EvaluateConfig):
             check_columns(Path(self.rows))
         given = None if self.input is None else read_rows(self.input, Run(some(self.folders)[0]).columns)
         found = evaluate(*some(self.folders), x=given.rows if given else None, **vars(settings(self, EvaluateConfig)))
-        if given and given.note:
+        if given and given.note and is_first():
             print(f"doubly: {given.note}", file=sys.stderr)
-        if self.rows:
+        if self.rows and is_first():
             save_columns(Path(self.rows), {name: values.cpu().numpy() for name, values in found.rows._asdict().items()})
         show(dataclasses.replace(found, file=self.input), self.json)
 

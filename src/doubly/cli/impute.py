@@ -67,6 +67,9 @@ class Impute:
     """Sweeps of each imputation chain."""
     refit: int = 100
     """Passes over the training rows that fit a copy of the proposal to the weights."""
+    refit_shards: int = 0
+    """In how many shards the mini-batches of that fit are cut, which ranks of torchrun share; 0 takes those of the
+    run."""
     seed: int = 0
     """Seed of the draws."""
     threads: int = 0
@@ -81,7 +84,9 @@ class Impute:
         from doubly.runs.folder import Run
 
         how = ImputeConfig(method=self.method, sweeps=self.sweeps)
-        imputer = Imputer(Run(self.folder), how, self.draws, self.of, self.refit, self.seed, self.threads)
+        imputer = Imputer(
+            Run(self.folder), how, self.draws, self.of, self.refit, self.seed, self.threads, self.refit_shards
+        )
         found: Result
         if self.input is not None and self.hide is None:
             found = impute_file(imputer, self.input, self.out)

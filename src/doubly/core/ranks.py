@@ -9,7 +9,7 @@ import atexit
 import datetime
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
@@ -73,6 +73,19 @@ class Ranks:
     def everywhere(self, parts: Mapping[int, T]) -> dict[int, T]:
         """What all ranks have, by shard, at all of them."""
         return dict(parts)
+
+    def shared(self, tasks: int, work: Callable[[int], T]) -> list[T]:
+        """What `work` gives for each of so many tasks; each rank does its share of them, and has all results.
+
+        >>> Ranks().shared(3, lambda task: 10 * task)
+        [0, 10, 20]
+        """
+        return list(self.everywhere({task: work(task) for task in self.own(tasks)}).values())
+
+    def in_turn(self, tasks: int, work: Callable[[int], T]) -> Iterator[T]:
+        """The same, one result after another: as many are there at a time as there are ranks."""
+        for first in range(0, tasks, self.size):
+            yield from self.shared(min(self.size, tasks - first), lambda i, first=first: work(first + i))  # type: ignore[misc]
 
     def agreed(self, value: T) -> T:
         """The value of the first rank."""
@@ -191,8 +204,8 @@ class Team(Ranks):
             whose = f"{names} not answer" if silent else "the connection between the ranks broke"
             raise UserError(
                 f"rank {self.rank} of {self.size} waited for {what}, but {whose} (within {self._seconds:g} seconds, "
-                "--rank-seconds): all up to the last checkpoint is saved; go on with doubly resume, or let torchrun "
-                "restart (--max-restarts)"
+                "--rank-seconds): what was saved is whole; go on with doubly resume, or with the same command where "
+                "it was no fit, or let torchrun restart (--max-restarts)"
             ) from None
 
     def _silent(self) -> list[int]:
@@ -213,9 +226,11 @@ def _sum(parts: list[Tensor], like: Tensor) -> Tensor:
     """The sum in order."""
     if not parts:
         return torch.zeros_like(like)
-    found = parts[0]
-    for part in parts[1:]:
-        found = found + part
+    if len(parts) == 1:
+        return parts[0]
+    found = parts[0] + parts[1]
+    for part in parts[2:]:
+        found += part
     return found
 
 

@@ -22,7 +22,7 @@ completions  missing values given the others, by a Markov chain
 """
 
 from doubly.core.registry import Registry
-from doubly.latents.annealing import Annealing, Gap, Mean
+from doubly.latents.annealing import Annealing, Bounds, Gap, Mean
 from doubly.latents.batch import Batch, Memory, Wanted
 from doubly.latents.estimator import Estimate, Estimator
 from doubly.latents.expectation import ACTIVE, expected_latents, explained
@@ -56,6 +56,7 @@ __all__ = [
     "RELIABLE",
     "Annealing",
     "Batch",
+    "Bounds",
     "Draws",
     "Estimate",
     "Estimator",

@@ -58,6 +58,17 @@ class Gap(NamedTuple):
     difference: Mean
 
 
+class Bounds(NamedTuple):
+    """log p(x) of each of some rows, from below and from above."""
+
+    lower: Tensor
+    upper: Tensor
+
+    def gap(self) -> Gap:
+        """Their means over the rows, and that of the difference."""
+        return Gap(_mean(self.lower), _mean(self.upper), _mean(self.upper - self.lower))
+
+
 @dataclass(frozen=True)
 class Annealing:
     """Annealed importance sampling, with Gibbs sweeps for chains of sbn and darn layers and Hamiltonian Monte Carlo
@@ -188,11 +199,14 @@ class Annealing:
         What lies between them is more than either is off by, on average. That is of the model's own rows: real ones, to
         which the model is not true, may be harder.
         """
+        return self.bounds(pair, n, rng, progress).gap()
+
+    def bounds(self, pair: Pair, n: int, rng: torch.Generator, progress: Progress = _silent) -> Bounds:
+        """The same row by row."""
         x, *z = pair.model.sample(pair.theta, n, rng)
         lower = self.log_likelihood(pair, x, rng, lambda done, total: progress(done, 2 * total))
         upper = self.reverse(pair, x, tuple(z), rng, lambda done, total: progress(total + done, 2 * total))
-        low, high = lower.log_likelihood, upper.log_likelihood
-        return Gap(_mean(low), _mean(high), _mean(high - low))
+        return Bounds(lower.log_likelihood, upper.log_likelihood)
 
     @torch.no_grad()
     def _log_weights(

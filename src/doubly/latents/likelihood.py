@@ -4,8 +4,9 @@ For each row, K draws z_k ~ q(z | x) have weights w_k = p(x, z_k) / q(z_k | x), 
 expectation, a bound on log p(x) from below. Of the weights only sums are kept, and the largest for a look at the tail.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from doubly.core.errors import UserError
 from doubly.core.random import generator
+from doubly.core.ranks import ALONE, Ranks
 from doubly.latents.importance import Marginal, is_exact, propose
 from doubly.latents.pair import Pair
 from doubly.latents.psis import khat, tail_length
@@ -27,6 +29,7 @@ RELIABLE = 0.7  # the largest k̂ at which a mean weight can be relied on
 HEAVY_ROWS = 0.1  # of the rows with a larger one, beyond which scores by draws are called too low
 REFINED_AT_ONCE = 2**21  # cells, at most: some seconds of work, after which it may be stopped
 BYTES_PER_CELL = 16  # the logits of all layers, and what is made of them on the way
+BLOCKS = 4  # of rows that each of several ranks scores before all put together what they have
 
 
 @dataclass(frozen=True)
@@ -142,18 +145,21 @@ def log_likelihood(
     how: LikelihoodConfig,
     partial: PartialSums | None = None,
     watch: Watch = lambda partial, share: None,
+    ranks: Ranks = ALONE,
 ) -> RowLikelihoods:
     """log p(x) of rows of any number type, from the beginning or from where a sum stands (which is then written on).
 
-    `watch` is shown the sums after each part of the work, with the share of the work that is done.
+    `watch` is shown the sums after each part of the work, with the share of the work that is done. Of several ranks,
+    each scores some of the rows, with the random numbers that one process takes for them: all have the same answer, bit
+    for bit, and the sums that are shown are those of all rows.
     """
     if is_exact(pair.model, pair.proposal):
-        return _exact(pair, x, how)
+        return _exact(pair, x, how, ranks)
     partial = fresh(how, x, pair.proposal) if partial is None else partial
     if how.refine:
         check_refinable(pair.proposal)
-        partial = _refine(pair, x, how, partial, watch)
-    partial = _draw(pair, x, how, partial, watch)
+        partial = _refine(pair, x, how, partial, watch, ranks)
+    partial = _draw(pair, x, how, partial, watch, ranks)
     return RowLikelihoods(*(tensor.to(pair.theta.dtype) for tensor in _finish(partial, how.seed)))
 
 
@@ -167,25 +173,35 @@ def bound(pair: Pair, x: Tensor, draws: int, rng: torch.Generator, memory: float
 # Stages: exact where nothing is drawn; else refined, if that is asked for, then drawn in rounds, each in parts
 
 
-def _exact(pair: Pair, x: Tensor, how: LikelihoodConfig) -> RowLikelihoods:
-    rng = generator(x.device, how.seed, "nothing is drawn")
-    parts = [propose(pair, part.to(pair.theta.dtype), 1, rng).log_weight[0] for part in x.split(1000)]
-    found = torch.cat(parts)
+def _exact(pair: Pair, x: Tensor, how: LikelihoodConfig, ranks: Ranks) -> RowLikelihoods:
+    rng, parts = generator(x.device, how.seed, "nothing is drawn"), x.split(1000)
+
+    def score(part: int) -> Tensor:
+        return propose(pair, parts[part].to(pair.theta.dtype), 1, rng).log_weight[0]
+
+    found = torch.cat(ranks.shared(len(parts), score))
     one, none = torch.ones_like(found), torch.zeros_like(found)
     return RowLikelihoods(found, one, one * -math.inf, none, one.clone())  # which may be saved side by side
 
 
-def _refine(pair: Pair, x: Tensor, how: LikelihoodConfig, partial: PartialSums, watch: Watch) -> PartialSums:
-    """Biases of its own for each row, for as many rows at a time as memory allows."""
+def _refine(
+    pair: Pair, x: Tensor, how: LikelihoodConfig, partial: PartialSums, watch: Watch, ranks: Ranks
+) -> PartialSums:
+    """Biases of its own for each row, for as many rows at a time as memory allows; each rank has such a block."""
     if not pair.proposal.n_row_biases:
         return partial
     cells = (_width(pair.model) + 2 * pair.proposal.n_row_biases) * DRAWS_A_STEP  # of a row, gradients among them
     at_once = max(1, min(REFINED_AT_ONCE, _cells(how)) // cells)
-    for start in range(int(partial.refined), len(x), at_once):
-        part = x[start : start + at_once].to(pair.theta.dtype)
+
+    def refined(start: int) -> Tensor:
         rng = generator(x.device, how.seed, how.member, "refine", start)
-        partial.shifts[start : start + at_once] = refine(pair, part, how.refine, rng)
-        partial = partial._replace(refined=torch.tensor(start + len(part)))
+        return refine(pair, x[start : start + at_once].to(pair.theta.dtype), how.refine, rng)
+
+    for first in range(int(partial.refined), len(x), at_once * ranks.size):
+        starts = range(first, min(len(x), first + at_once * ranks.size), at_once)
+        found = torch.cat(ranks.shared(len(starts), lambda i, starts=starts: refined(starts[i])))  # type: ignore[misc]
+        partial.shifts[first : first + len(found)] = found
+        partial = partial._replace(refined=torch.tensor(first + len(found)))
         watch(partial, _refining_share(how) * int(partial.refined) / len(x))
     return partial
 
@@ -195,24 +211,20 @@ def _refining_share(how: LikelihoodConfig) -> float:
     return how.refine * DRAWS_A_STEP / (how.refine * DRAWS_A_STEP + how.draws)
 
 
-def _draw(pair: Pair, x: Tensor, how: LikelihoodConfig, partial: PartialSums, watch: Watch) -> PartialSums:
+def _draw(
+    pair: Pair, x: Tensor, how: LikelihoodConfig, partial: PartialSums, watch: Watch, ranks: Ranks
+) -> PartialSums:
     """Rounds of draws for the rows that need them."""
     rounds, refining = how.rounds(), _refining_share(how)
-    refined = how.refine > 0 and pair.proposal.n_row_biases > 0
     for r in range(int(partial.round), len(rounds)):
         if not partial.active.any():
             break
         if r > 0 and not int(partial.part):
             _forget(partial, partial.active)
         parts = list(_parts(how, pair.model, rounds[r], partial.active.nonzero().flatten()))
-        for i, (rows, draws) in list(enumerate(parts))[int(partial.part) :]:
-            # every part has a generator of its own, so that any of them can be the next
-            rng = generator(x.device, how.seed, how.member, "score", r, i)
-            shifts = partial.shifts[rows].to(pair.theta.dtype) if refined else None
-            drawn = propose(pair, x[rows].to(pair.theta.dtype), draws, rng, shifts=shifts)
-            _add(partial, rows, drawn.log_weight)
-            partial = partial._replace(part=torch.tensor(i + 1))
-            done = (sum(rounds[:r]) + rounds[r] * (i + 1) / len(parts)) / how.draws
+        for shares in _shares(parts, int(partial.part), ranks):
+            partial = _add_parts(pair, x, how, parts, shares, partial, ranks)
+            done = (sum(rounds[:r]) + rounds[r] * int(partial.part) / len(parts)) / how.draws
             watch(partial, refining + (1 - refining) * done)
         active = partial.active & ~partial.final
         final = active & (_settled(partial, how) if r + 2 < len(rounds) else active)
@@ -220,7 +232,64 @@ def _draw(pair: Pair, x: Tensor, how: LikelihoodConfig, partial: PartialSums, wa
     return partial
 
 
-def _parts(how: LikelihoodConfig, model: Chain, draws: int, rows: Tensor) -> Iterator[tuple[Tensor, int]]:
+Part = tuple[Tensor, int]
+"""Some rows, and how many draws they get."""
+
+
+def _shares(parts: Sequence[Part], first: int, ranks: Ranks) -> Iterator[list[list[int]]]:
+    """The parts from the first on, some at a time: which of them each rank draws. All those of a row go to one rank,
+    in their order.
+
+    >>> rows = torch.tensor([0]), torch.tensor([1])
+    >>> list(_shares([(rows[0], 5), (rows[0], 5), (rows[1], 5)], 0, ALONE))
+    [[[0]], [[1]], [[2]]]
+    """
+    if ranks.size == 1:
+        yield from ([[i]] for i in range(first, len(parts)))
+        return
+    of_rows = itertools.groupby(range(first, len(parts)), key=lambda i: int(parts[i][0][0]))
+    blocks = [list(numbers) for _, numbers in of_rows]
+    for start in range(0, len(blocks), BLOCKS * ranks.size):
+        some = blocks[start : start + BLOCKS * ranks.size]
+        ends = [len(some) * rank // ranks.size for rank in range(ranks.size + 1)]
+        yield [list(itertools.chain(*some[low:high])) for low, high in itertools.pairwise(ends)]
+
+
+def _add_parts(
+    pair: Pair,
+    x: Tensor,
+    how: LikelihoodConfig,
+    parts: Sequence[Part],
+    shares: list[list[int]],
+    partial: PartialSums,
+    ranks: Ranks,
+) -> PartialSums:
+    """Draw the parts of this rank, add them, and put together the sums of all ranks."""
+    refined = how.refine > 0 and pair.proposal.n_row_biases > 0
+    if ranks.size > 1:  # what is saved when it is stopped meanwhile must not have some of the ranks' parts
+        partial = PartialSums(*(tensor.clone() for tensor in partial))
+    for i in shares[ranks.rank]:
+        rows, draws = parts[i]
+        # every part has a generator of its own, so that any of them can be the next
+        rng = generator(x.device, how.seed, how.member, "score", int(partial.round), i)
+        shifts = partial.shifts[rows].to(pair.theta.dtype) if refined else None
+        _add(partial, rows, propose(pair, x[rows].to(pair.theta.dtype), draws, rng, shifts=shifts).log_weight)
+    if ranks.size > 1:
+        _put_together(partial, [[parts[i][0] for i in share] for share in shares], ranks)
+    return partial._replace(part=torch.tensor(1 + max(i for share in shares for i in share)))
+
+
+def _put_together(partial: PartialSums, rows: list[list[Tensor]], ranks: Ranks) -> None:
+    """Take the sums of each rank's rows from that rank."""
+    summed = [partial.counts, partial.sums, partial.squares, partial.largest, partial.spent]
+    nobody = torch.zeros(0, dtype=torch.int64, device=partial.counts.device)
+    each = [torch.cat([nobody, *some]).unique() for some in rows]
+    for rank, found in ranks.everywhere({ranks.rank: [sums[..., each[ranks.rank]] for sums in summed]}).items():
+        for sums, values in zip(summed, found, strict=True):
+            sums[..., each[rank]] = values
+
+
+def _parts(how: LikelihoodConfig, model: Chain, draws: int, rows: Tensor) -> Iterator[Part]:
     """Some rows and some draws at a time, so that the work takes no more memory than it may."""
     cells, width = _cells(how), _width(model)
     at_once = max(1, min(draws, cells // width))

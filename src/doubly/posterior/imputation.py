@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -10,14 +10,18 @@ import torch
 from torch import Tensor
 
 from doubly.core.random import generator
-from doubly.latents import Annealing, LikelihoodConfig, Pair, log_likelihood
+from doubly.core.ranks import Ranks
+from doubly.latents import Annealing, LikelihoodConfig, Pair
 from doubly.latents.completions import ChainCompletions, ImputeConfig, Moments, log_observed
 from doubly.latents.completions import impute as run_chains
 from doubly.latents.importance import survivors
+from doubly.latents.likelihood import bound
 from doubly.posterior.estimates import ScoreConfig
+from doubly.posterior.work import Work
 
 Member = TypeVar("Member")
-MOST_CELLS = 2**24  # candidates x completions x columns at a time
+CELLS = 2**21  # candidates x completions x columns at a time: little is lost, and ranks have something to share
+MOST_CELLS = 2**24  # draws x rows x columns at a time
 GUESSES = 8  # completions of a row that tell the proposal where its latents are
 PILOT = 10  # sweeps that make such completions, before it is known which members explain a row
 OBSERVED = ScoreConfig(draws=LikelihoodConfig(draws=1000), temperatures=100)  # how well a member explains a row
@@ -84,81 +88,119 @@ def allocate(log_evidence: Tensor, draws: int, rng: torch.Generator) -> Tensor:
 
 
 def impute(
-    pairs: Sequence[Pair],
-    given: Incomplete,
-    draws: int,
-    how: ImputeConfig,
-    scorer: Scorer,
-    tell: Callable[[float], None],
+    pairs: Sequence[Pair], given: Incomplete, draws: int, how: ImputeConfig, scorer: Scorer, work: Work
 ) -> ChainCompletions:
-    """Rows completed by chains of the pairs, so many at a time as memory allows.
+    """Rows completed by chains of the pairs, some at a time, with random numbers of their own; ranks take turns.
 
     p(x_missing | x_observed) of an ensemble is that of its members by their shares p(x_observed | theta_m).
     """
     device = given.rows.device
     log_evidence = given.rows.new_zeros(1, len(given.rows))
     if len(pairs) > 1:
-        parts = [_log_evidence(pair, given, how, scorer, i) for i, pair in enumerate(pairs)]
-        log_evidence = torch.stack(parts)
+        log_evidence = _log_evidence(pairs, given, how, scorer, work.ranks)
     member = allocate(log_evidence, draws, generator(device, scorer.seed, "members"))
     shape = (draws, *given.rows.shape)
     found = ChainCompletions(torch.empty(shape, device=device), torch.empty(shape, device=device))
-    at_once, done = max(1, MOST_CELLS // (how.candidates * shape[-1])), 0
+    tasks = list(_tasks(member, len(pairs), max(1, CELLS // (how.candidates * shape[-1]))))
 
-    def progress(share: float) -> None:
-        tell((done + share * len(row)) / member.numel())
+    def complete(number: int) -> ChainCompletions:
+        i, first, _, row = tasks[number]
+        rng = generator(device, scorer.seed, "impute", i, first)
+        done = sum(len(task.row) for task in tasks[:number])
 
-    for i, pair in enumerate(pairs):
-        if not (member == i).any():  # it explains no row well enough
-            continue
-        rng = generator(device, scorer.seed, "impute", i)
-        for place, row in zip(*(each.split(at_once) for each in (member == i).nonzero(as_tuple=True)), strict=True):
-            made = run_chains(pair, given.rows[row], given.missing[row], given.start, 1, how, rng, progress)
-            for into, values in zip(found, made, strict=True):
-                into[place, row] = values[0].to(into)
-            done += len(row)
+        def progress(share: float) -> None:
+            work.tell("imputing", (done + share * len(row)) / member.numel())
+
+        return run_chains(pairs[i], given.rows[row], given.missing[row], given.start, 1, how, rng, progress)
+
+    for task, made in zip(tasks, work.ranks.in_turn(len(tasks), complete), strict=True):
+        for into, values in zip(found, made, strict=True):
+            into[task.place, task.row] = values[0].to(into)
     return found
 
 
-def _log_evidence(pair: Pair, given: Incomplete, how: ImputeConfig, scorer: Scorer, member: int) -> Tensor:
-    """log p(x_observed) of each row; rows with nothing observed are explained by any member alike."""
-    guesses = given.rows[None]  # a proposal that has learnt from rows with missing values does not look at them
-    if not pair.proposal.masked:
-        rng, pilot = generator(given.rows.device, scorer.seed, "pilot", member), dataclasses.replace(how, sweeps=PILOT)
-        at_once = max(1, MOST_CELLS // (GUESSES * how.candidates * given.rows.shape[1]))
-        parts = zip(given.rows.split(at_once), given.missing.split(at_once), strict=True)
-        blocks = [run_chains(pair, x, where, given.start, GUESSES, pilot, rng).rows for x, where in parts]
-        guesses = torch.cat(blocks, 1)
-    found = log_observed_rows(pair, given, guesses, scorer, member)
-    return found.masked_fill(given.missing.all(1), 0)
+class _Task(NamedTuple):
+    """Completions that a member makes at a time."""
+
+    member: int
+    first: int
+    """How many it has made before."""
+    place: Tensor
+    row: Tensor
 
 
-def log_observed_rows(pair: Pair, given: Incomplete, guesses: Tensor, scorer: Scorer, member: int) -> Tensor:
+def _tasks(member: Tensor, members: int, at_once: int) -> Iterator[_Task]:
+    """The completions of each member (draws, rows); one that explains no row well enough makes none."""
+    for i in range(members):
+        places, rows = (member == i).nonzero(as_tuple=True)
+        for first in range(0, len(rows), at_once):
+            some = slice(first, first + at_once)
+            yield _Task(i, first, places[some], rows[some])
+
+
+def _by_blocks(
+    pairs: Sequence[Pair], given: Incomplete, ranks: Ranks, score: Callable[[int, Pair, Incomplete, int], Tensor]
+) -> Tensor:
+    """What each pair gives each row (pairs, rows), some rows at a time; ranks share pairs and rows.
+
+    `score` is told the number of the pair and of the first row, by which its random numbers are its own.
+    """
+    at_once = max(1, CELLS // (GUESSES * ImputeConfig.candidates * given.rows.shape[1]))
+    starts = range(0, len(given.rows), at_once)
+
+    def block(number: int) -> Tensor:
+        i, first = number // len(starts), starts[number % len(starts)]
+        some = slice(first, first + at_once)
+        return score(i, pairs[i], given._replace(rows=given.rows[some], missing=given.missing[some]), first)
+
+    found = ranks.shared(len(pairs) * len(starts), block)
+    return torch.cat(found).view(len(pairs), -1)
+
+
+def _log_evidence(pairs: Sequence[Pair], given: Incomplete, how: ImputeConfig, scorer: Scorer, ranks: Ranks) -> Tensor:
+    """log p(x_observed) of each row by each pair; rows with nothing observed are explained by any of them alike."""
+    pilot = dataclasses.replace(how, sweeps=PILOT)
+
+    def score(i: int, pair: Pair, some: Incomplete, first: int) -> Tensor:
+        guesses = some.rows[None]  # a proposal that has learnt from rows with missing values does not look at them
+        if not pair.proposal.masked:
+            rng = generator(given.rows.device, scorer.seed, "pilot", i, first)
+            guesses = run_chains(pair, some.rows, some.missing, given.start, GUESSES, pilot, rng).rows
+        found = log_observed_rows(pair, some, guesses, scorer, i, first)
+        return found.masked_fill(some.missing.all(1), 0)
+
+    return _by_blocks(pairs, given, ranks, score)
+
+
+def log_observed_rows(
+    pair: Pair, given: Incomplete, guesses: Tensor, scorer: Scorer, member: int, first: int
+) -> Tensor:
     """log p(x_observed) of each row; completions (guesses, rows, D) tell a proposal that needs it where z is."""
-    x, rng = given.observed, generator(given.rows.device, scorer.seed, "conditional", member)
+    x, rng = given.observed, generator(given.rows.device, scorer.seed, "conditional", member, first)
     if scorer.annealing is not None and pair.data_layer[0].factorised:
         return scorer.annealing.log_likelihood(pair, x, rng, seen=guesses.float().mean(0)).log_likelihood
     if pair.proposal.masked:  # it has learnt from rows with missing values, and needs no guesses
-        how = LikelihoodConfig(draws=scorer.draws, seed=scorer.seed, member=member)
-        return log_likelihood(pair, x, how).log_likelihood
+        return bound(pair, x, scorer.draws, rng).log_likelihood
     at_once = max(1, MOST_CELLS // (2 * scorer.draws * given.rows.shape[1]))
     blocks = zip(given.rows.split(at_once), given.missing.split(at_once), guesses.split(at_once, 1), strict=True)
     parts = [log_observed(pair, x.float(), where, guess, scorer.draws, rng) for x, where, guess in blocks]
     return torch.cat(parts)
 
 
-def log_conditional(pairs: Iterable[Pair], given: Incomplete, guesses: Tensor, scorer: Scorer) -> Tensor:
+def log_conditional(pairs: Sequence[Pair], given: Incomplete, guesses: Tensor, scorer: Scorer, ranks: Ranks) -> Tensor:
     """log p(x_missing | x_observed) of each row, whose missing values are known after all.
 
     It is the difference of two estimates, log p(x) and log p(x_observed), by the same means, each of an ensemble.
     """
-    whole, observed = [], []
-    for i, pair in enumerate(pairs):
-        rng = generator(given.rows.device, scorer.seed, "whole", i)
+
+    def whole(i: int, pair: Pair, some: Incomplete, first: int) -> Tensor:
+        rng = generator(given.rows.device, scorer.seed, "whole", i, first)
         if scorer.annealing is not None and pair.data_layer[0].factorised:
-            whole.append(scorer.annealing.log_likelihood(pair, given.rows.float(), rng).log_likelihood)
-        else:
-            how = LikelihoodConfig(draws=scorer.draws, seed=scorer.seed, member=i)
-            whole.append(log_likelihood(pair, given.rows, how).log_likelihood)
-        observed.append(log_observed_rows(pair, given, guesses, scorer, i))
-    return torch.stack(whole).logsumexp(0) - torch.stack(observed).logsumexp(0)
+            return scorer.annealing.log_likelihood(pair, some.rows.float(), rng).log_likelihood
+        return bound(pair, some.rows, scorer.draws, rng).log_likelihood
+
+    def observed(i: int, pair: Pair, some: Incomplete, first: int) -> Tensor:
+        return log_observed_rows(pair, some, guesses[:, first : first + len(some.rows)], scorer, i, first)
+
+    both = (_by_blocks(pairs, given, ranks, score).logsumexp(0) for score in (whole, observed))
+    return next(both) - next(both)

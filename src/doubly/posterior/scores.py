@@ -6,8 +6,8 @@ where it was stopped.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from doubly.core.statistics import stderr
 from doubly.latents import (
     RELIABLE,
     Annealing,
+    Bounds,
     Gap,
     LikelihoodConfig,
     Marginal,
@@ -27,18 +28,16 @@ from doubly.latents import (
 )
 from doubly.posterior.work import Work, digest, digest_text
 
-ANNEALED = 500  # rows at a time; if the work is stopped, those under way are lost
+ANNEALED = 500  # rows at a time, at most; if the work is stopped, those under way are lost
+ANNEALED_CELLS = 2**18  # chains x rows x values of a block
 
 
 def members_by_draws(
-    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: LikelihoodConfig, work: Work, own: range
-) -> dict[int, RowLikelihoods]:
-    """log p(x) of each row by those of these pairs that are one's own; `whose` names each in what is told."""
-    return {
-        i: _member(pair, rows, dataclasses.replace(how, member=i), work, name)
-        for i, (pair, name) in enumerate(zip(pairs, whose, strict=True))
-        if i in own
-    }
+    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: LikelihoodConfig, work: Work
+) -> list[RowLikelihoods]:
+    """log p(x) of each row by each of these pairs; `whose` names each in what is told."""
+    named = enumerate(zip(pairs, whose, strict=True))
+    return [_member(pair, rows, dataclasses.replace(how, member=i), work, name) for i, (pair, name) in named]
 
 
 def _member(pair: Pair, rows: Tensor, how: LikelihoodConfig, work: Work, whose: str) -> RowLikelihoods:
@@ -51,7 +50,7 @@ def _member(pair: Pair, rows: Tensor, how: LikelihoodConfig, work: Work, whose: 
         def watch(partial: PartialSums, share: float) -> None:
             save(partial, f"scoring{whose}", share)
 
-        found = log_likelihood(pair, rows, how, work.load(name, PartialSums), watch)
+        found = log_likelihood(pair, rows, how, work.load(name, PartialSums), watch, work.ranks)
         work.save(name, found)
     work.hand_over(name)
     return found
@@ -80,17 +79,15 @@ def ensemble(members: list[RowLikelihoods]) -> RowLikelihoods:
 
 
 def members_by_annealing(
-    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: Annealing, seed: int, work: Work, own: range
-) -> dict[int, RowLikelihoods]:
+    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: Annealing, seed: int, work: Work
+) -> list[RowLikelihoods]:
     """The same by annealing; there is no tail of weights to look at, and one chain says nothing of its noise."""
-    found = {}
+    found = []
     for i, (pair, name) in enumerate(zip(pairs, whose, strict=True)):
-        if i not in own:
-            continue
         annealed = anneal(pair, rows, how, seed, work, i, name)
         none = torch.full_like(annealed.log_likelihood, math.nan)
         chains = torch.full_like(none, float(how.chains))
-        found[i] = RowLikelihoods(annealed.log_likelihood, annealed.ess, none, none, chains)
+        found.append(RowLikelihoods(annealed.log_likelihood, annealed.ess, none, none, chains))
     return found
 
 
@@ -99,17 +96,23 @@ def anneal(
 ) -> Marginal:
     """log p(x) by annealed importance sampling; rows that are done stay in the cache until `tidy`.
 
-    The members of an ensemble have random numbers of their own, so that their errors are independent.
+    The members of an ensemble have random numbers of their own, so that their errors are independent. So has each block
+    of rows: ranks take blocks in turn.
     """
-    pair = _start(pair, how)
+    pair, at_once = _start(pair, how), _annealed_at_once(pair, how)
     name = f"evaluations/annealed-{digest(pair.theta, pair.phi, rows)}-{digest_text(repr((how, seed, member)))}"
     found = work.load(name, Marginal) or Marginal(torch.zeros(0), torch.zeros(0))
-    while (first := len(found.ess)) < len(rows):
-        block = rows[first : first + ANNEALED].float()
-        what = f"annealing rows {first + 1} to {first + len(block)} of {len(rows)}{whose}"
+
+    def block(first: int) -> Marginal:
+        some = rows[first : first + at_once].float()
+        what = f"annealing rows {first + 1} to {first + len(some)} of {len(rows)}{whose}"
         rng = generator(pair.theta.device, seed, "annealing", member, first)
-        more = how.log_likelihood(pair, block, rng, work.counter(what))
-        found = Marginal(*(torch.cat([old.to(new), new]) for old, new in zip(found, more, strict=True)))
+        return how.log_likelihood(pair, some, rng, work.counter(what))
+
+    while (done := len(found.ess)) < len(rows):
+        more = _of_blocks(range(done, len(rows), at_once)[: work.ranks.size], block, work)
+        for each in more:
+            found = Marginal(*(torch.cat([old.to(new), new]) for old, new in zip(found, each, strict=True)))
         work.save(name, found)
     work.hand_over(name)
     return found
@@ -117,16 +120,35 @@ def anneal(
 
 def annealing_gap(pair: Pair, n: int, how: Annealing, seed: int, work: Work) -> Gap:
     """Both bounds of annealed importance sampling for n rows drawn from the model; in the cache until `tidy`."""
-    pair = _start(pair, how)
+    pair, at_once = _start(pair, how), _annealed_at_once(pair, how)
     name = f"evaluations/gap-{digest(pair.theta, pair.phi)}-{digest_text(repr((how, seed, n)))}"
     found = work.load(name, Gap)
     if found is None:
-        rng = generator(pair.theta.device, seed, "annealing gap")
-        what = "annealing rows of the model, both ways"
-        found = how.gap(pair, n, rng, work.counter(what))
+
+        def block(first: int) -> Bounds:
+            rng = generator(pair.theta.device, seed, "annealing gap", first)
+            what = "annealing rows of the model, both ways"
+            return how.bounds(pair, min(at_once, n - first), rng, work.counter(what))
+
+        parts = _of_blocks(range(0, n, at_once), block, work)
+        found = Bounds(*(torch.cat(each) for each in zip(*parts, strict=True))).gap()
         work.save(name, found)
     work.hand_over(name)
     return found
+
+
+Found = TypeVar("Found")
+
+
+def _of_blocks(starts: Sequence[int], block: Callable[[int], Found], work: Work) -> list[Found]:
+    """What the blocks of rows that start there give; of several ranks, each does some of them."""
+    return work.ranks.shared(len(starts), lambda i: block(starts[i]))
+
+
+def _annealed_at_once(pair: Pair, how: Annealing) -> int:
+    """Rows of a block: enough that little is lost, and so few that ranks can share some hundreds of rows."""
+    width = sum(layer.n_out for layer in pair.model.layers)
+    return max(1, min(ANNEALED, ANNEALED_CELLS // (how.chains * width)))
 
 
 def _start(pair: Pair, how: Annealing) -> Pair:

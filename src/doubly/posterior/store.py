@@ -83,6 +83,8 @@ class Posterior:
     """Passes over the training rows that fit a proposal to the weights that answer."""
     refit_objective: Refit | None = None
     """What the proposal ascends then: wake, unless the run's own objective goes through the draws."""
+    refit_shards: int = 0
+    """In how many shards the mini-batches of that fit are cut, which ranks share; 0 takes those of the run."""
     cache: Cache = field(default_factory=NoCache)
     """Where fitted proposals are stored, and work that is not finished."""
     patience: float = 60.0
@@ -98,7 +100,7 @@ class Posterior:
     records: Callable[[], Sequence[Mapping[str, Any]]] = tuple
     """What was recorded of each epoch; nothing where that is not known."""
     ranks: Ranks = ALONE
-    """Processes of torchrun that share the work: each fits and scores some members of an ensemble."""
+    """Processes of torchrun that share the work, with the answers of one: they must all ask the same."""
     check_refit: Callable[[], None] = lambda: None
     """Refuses to fit proposals where memory cannot hold a step of that."""
     _fitted: dict[str, Tensor] = field(default_factory=dict)
@@ -106,9 +108,10 @@ class Posterior:
     _chosen: dict[str, Estimator] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._work = Work(self.cache, self.patience, self.progress)
-        if self.refit_passes < 0:
-            raise UserError(f"refit must not be negative, got {self.refit_passes}")
+        self._work = Work(self.cache, self.patience, self.progress, self.ranks)
+        for name, value in (("refit", self.refit_passes), ("refit_shards", self.refit_shards)):
+            if value < 0:
+                raise UserError(f"{name} must not be negative, got {value}")
         for other in self.others:
             if other.model != self.model:
                 raise UserError(
@@ -267,14 +270,11 @@ class Posterior:
     ) -> list[RowLikelihoods]:
         """log p(x) of each row by each of these weights."""
         refitted, whose = self._refitted(pairs), _whose(pairs)
-        own = self.ranks.own(len(pairs))
         if estimator == "annealing":
             path = how.annealing(self.model, self.method.proposal)
             given = pairs if path.start == "prior" else refitted
-            found = scores.members_by_annealing(given, whose, rows, path, how.draws.seed, self._work, own)
-        else:
-            found = scores.members_by_draws(refitted, whose, rows, how.draws, self._work, own)
-        return list(self.ranks.everywhere(found).values())
+            return scores.members_by_annealing(given, whose, rows, path, how.draws.seed, self._work)
+        return scores.members_by_draws(refitted, whose, rows, how.draws, self._work)
 
     def can_anneal(self, how: ScoreConfig, rows: Tensor) -> bool:
         """Whether annealing serves this model and these rows."""
@@ -350,9 +350,7 @@ class Posterior:
         given = Incomplete(rows, missing, self._columns())
         pairs = list(self._refitted(imputation.spaced(self._pairs(of), draws)))
         scorer = self._scorer(imputation.OBSERVED, seed, of) if len(pairs) > 1 else Scorer(1, None, seed)
-        found = imputation.impute(
-            pairs, given, draws, how or ImputeConfig(), scorer, lambda share: self.progress("imputing", share)
-        )
+        found = imputation.impute(pairs, given, draws, how or ImputeConfig(), scorer, self._work)
         spread = found.rows.std(0, correction=0)
         return Imputed(self._format.array(found.rows), found.expected.mean(0).cpu().numpy(), spread.cpu().numpy())
 
@@ -376,7 +374,8 @@ class Posterior:
         given = Incomplete(self._format.tensor(x), torch.as_tensor(missing).to(self.phi.device), self._columns())
         guesses = torch.as_tensor(completions[: imputation.GUESSES]).float().to(self.phi.device)
         scorer = self._scorer(ScoreConfig(by, LikelihoodConfig(draws=draws), temperatures), seed, of)
-        return imputation.log_conditional(self._refitted(self._pairs(of)), given, guesses, scorer).cpu().numpy()
+        pairs = list(self._refitted(self._pairs(of)))
+        return imputation.log_conditional(pairs, given, guesses, scorer, self.ranks).cpu().numpy()
 
     def _scorer(self, how: ScoreConfig, seed: int, of: Of) -> Scorer:
         """By what rows with and without missing values are scored; annealing has to sum these out."""
@@ -505,40 +504,50 @@ class Posterior:
         return pairs
 
     def _refitted(self, pairs: Sequence[Pair]) -> Iterator[Pair]:
-        """The same with proposals fitted to them, each when its turn comes; ranks share the fits, and wait for all."""
-        named = list(zip(pairs, _whose(pairs), strict=True))
-        if self.ranks.size > 1:
-            fitted = {i: self._fitted_phi(*named[i]) for i in self.ranks.own(len(pairs))}
-            for i, phi in self.ranks.everywhere(fitted).items():
-                self._fitted[self._proposal_name(pairs[i])] = phi
-        for pair, whose in named:
-            yield pair._replace(phi=self._fitted_phi(pair, whose))
+        """The same with proposals fitted to them, each when its turn comes.
 
-    def _fitted_phi(self, pair: Pair, whose: str) -> Tensor:
+        Ranks share the shards of each fit; where there are none, or fits enough for all ranks, each does some fits.
+        """
+        named = list(zip(pairs, _whose(pairs), strict=True))
+        if self.ranks.size > 1 and (self._shards == 1 or len(pairs) >= self.ranks.size):
+            alone = dataclasses.replace(self._work, ranks=ALONE)
+            fitted = self.ranks.shared(len(pairs), lambda i: self._fitted_phi(*named[i], alone))
+            self._fitted |= {self._proposal_name(pair): phi for pair, phi in zip(pairs, fitted, strict=True)}
+        for pair, whose in named:
+            yield pair._replace(phi=self._fitted_phi(pair, whose, self._work))
+
+    @property
+    def _shards(self) -> int:
+        """In how many shards a mini-batch is cut while a proposal is fitted."""
+        return self.refit_shards or self.method.shards
+
+    def _fitted_phi(self, pair: Pair, whose: str, work: Work) -> Tensor:
         """A proposal fitted to these weights, remembered and stored."""
         name = self._proposal_name(pair)
         if name not in self._fitted:
-            found = self._work.load(name, FittedProposal, FittedProposal(pair.phi))
+            found = work.load(name, FittedProposal, FittedProposal(pair.phi))
             if found is None:
-                found = FittedProposal(self._refit(pair, f"{name}-unfinished", whose))
-                self._work.save(name, found)
-                self.cache.drop(f"{name}-unfinished")
+                found = FittedProposal(self._refit(pair, f"{name}-unfinished", whose, work))
+                work.save(name, found)
+                work.drop(f"{name}-unfinished")
             self._fitted[name] = found.phi
         return self._fitted[name]
 
     def _proposal_name(self, pair: Pair) -> str:
         objective = f"-{self.refit_objective}" if self.refit_objective else ""
         moved = "-moved" if self.method.refitter.has_moves else ""  # until version 0.2 none had
-        return f"posterior/proposal-{digest(pair.theta, pair.phi)}-{self.refit_passes}{objective}{moved}"
+        shards = f"-{self._shards}-shards" if self._shards > 1 else ""
+        return f"posterior/proposal-{digest(pair.theta, pair.phi)}-{self.refit_passes}{objective}{moved}{shards}"
 
     def adopt(self, theta: Tensor, phi: Tensor) -> None:
         """Take a proposal that was fitted to these weights elsewhere."""
         self._fitted[self._proposal_name(self._pair(theta))] = phi
 
-    def _refit(self, pair: Pair, name: str, whose: str) -> Tensor:
+    def _refit(self, pair: Pair, name: str, whose: str, work: Work) -> Tensor:
         """Fit a proposal, going on from what an earlier attempt has left."""
         self.check_refit()
-        save, passes, method = self._work.saver(name), self.refit_passes, self.method
+        save, passes = work.saver(name), self.refit_passes
+        method = dataclasses.replace(self.method, shards=self._shards)
         if self.refit_objective is not None:
             refitter = method.refitter.with_objective(OBJECTIVES.make(self.refit_objective))
             method = dataclasses.replace(method, refitter=refitter)
@@ -547,8 +556,8 @@ class Posterior:
             save(halfway, f"fitting the proposal{whose}, pass {halfway.done} of {passes}", halfway.done / passes)
 
         train = self.train()
-        halfway = self._work.load(name, Halfway, beginning(method, pair.phi, train))
-        return refit(method, pair.theta, pair.phi, train, passes, watch, halfway)
+        halfway = work.load(name, Halfway, beginning(method, pair.phi, train))
+        return refit(method, pair.theta, pair.phi, train, passes, watch, halfway, work.ranks)
 
 
 def together(posteriors: Sequence[Posterior]) -> Posterior:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from doubly.core.cache import Cache
 from doubly.core.codec import check_like, from_cache, to_cache
+from doubly.core.ranks import ALONE, Ranks
 
 Part = TypeVar("Part", bound=NamedTuple)
 Tell = Callable[[str, float], None]
@@ -28,6 +29,8 @@ class Work:
     """Seconds between two writings of unfinished work."""
     tell: Tell
     """Told what is under way and how much of it is done; what it raises ends the work, which is stored first."""
+    ranks: Ranks = ALONE
+    """Processes that share the work: the first reads for all of them, and it alone writes."""
     _handed_over: list[str] = field(default_factory=list)
 
     def load(self, name: str, kind: type[Part], like: Part | None = None) -> Part | None:
@@ -35,6 +38,9 @@ class Work:
 
         So does what has not the shapes and types of `like`, or is not finite.
         """
+        return self.ranks.agreed(self._load(name, kind, like) if self.ranks.first else None)
+
+    def _load(self, name: str, kind: type[Part], like: Part | None) -> Part | None:
         tensors = self.cache.get(name)
         try:
             if tensors is not None and like is not None:
@@ -45,7 +51,13 @@ class Work:
 
     def save(self, name: str, part: NamedTuple) -> None:
         """Store what there is so far."""
-        self.cache.put(name, to_cache(part))
+        if self.ranks.first:
+            self.cache.put(name, to_cache(part))
+
+    def drop(self, name: str) -> None:
+        """Forget what was stored."""
+        if self.ranks.first:
+            self.cache.drop(name)
 
     def saver(self, name: str) -> Callable[[NamedTuple, str, float], None]:
         """A function that tells progress, and stores unfinished work now and then, and when it is stopped."""
@@ -75,7 +87,7 @@ class Work:
     def tidy(self) -> None:
         """Drop the results that were handed over."""
         for name in self._handed_over:
-            self.cache.drop(name)
+            self.drop(name)
         self._handed_over.clear()
 
 

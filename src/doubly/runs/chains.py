@@ -142,8 +142,10 @@ def _end(run: Run, lost: dict[int, str], progress: Progress, stopped: list[int])
     for number, why in lost.items():
         progress.say(f"warning: chain {number} is lost: {why}")
     if stopped:
+        saved = f"{run.config.chains - len(lost)} of " if lost else ""
         raise Interrupted(
-            f"stopped {run.config.chains} chains, all saved; go on with: doubly resume {shlex.quote(str(run.path))}",
+            f"stopped {saved}{run.config.chains} chains, all saved; go on with: doubly resume "
+            f"{shlex.quote(str(run.path))}",
             stopped[0],
         )
     if len(lost) == run.config.chains:
@@ -350,20 +352,20 @@ class Board:
         self._ranks, self._numbers, self._next = ranks, list(numbers), 0.0
         self._store = ranks.store if isinstance(ranks, Team) else None
         self._own: list[Process] = []
+        self._others: dict[int, Stand] = {}
 
     def with_others(self, processes: "list[Process]") -> "list[Stand]":
-        """Leave word of one's own chains, now and then; at the first rank, with where the others stand."""
+        """Leave word of one's own chains, now and then; at the first rank, with where the others stood lately."""
         self._own = processes
         found: dict[int, Stand] = {each.number: each for each in processes}
-        if self._store is None or time.monotonic() < self._next:
-            return list(found.values())
-        self._next = time.monotonic() + WORD
-        for each in processes:
-            self._store.set(f"chain-{each.number}", json.dumps(each.word()))
-        if self._ranks.first:
-            for number in self._numbers:
+        if self._store is not None and time.monotonic() >= self._next:
+            self._next = time.monotonic() + WORD
+            for each in processes:
+                self._store.set(f"chain-{each.number}", json.dumps(each.word()))
+            for number in self._numbers if self._ranks.first else ():
                 if number not in found and self._store.check([f"chain-{number}"]):
-                    found[number] = Stand(number, **json.loads(self._store.get(f"chain-{number}")))
+                    self._others[number] = Stand(number, **json.loads(self._store.get(f"chain-{number}")))
+        found |= self._others
         return [found[number] for number in sorted(found)]
 
     def ended(self, told: "_Told", stopped: list[int]) -> dict[int, str]:
@@ -399,6 +401,6 @@ def _warn_of_crowding(progress: Progress, run: Run) -> None:
     wanted, there = run.config.chains * max(1, run.config.threads), cores()
     if wanted > there:
         progress.say(
-            f"{run.config.chains} chains with {run.config.threads} threads each take turns on {there} cores: all will "
-            f"take about {wanted / there:.2g} times as long as one alone"
+            f"{run.config.chains} chains with {run.config.threads} thread{'s' * (run.config.threads > 1)} each take "
+            f"turns on {there} cores: all will take about {wanted / there:.2g} times as long as one alone"
         )

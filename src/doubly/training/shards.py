@@ -54,31 +54,38 @@ def bounds(n_data: int, shards: int) -> list[int]:
 
 
 def sharded_estimate(method: Method, batch: Batch, n_data: int, wanted: Wanted, ranks: Ranks) -> Estimate:
-    """Both gradients on a mini-batch, shard by shard; each rank computes its own, and the sum is that over all."""
+    """Both gradients on a mini-batch, shard by shard; each rank computes its own, and the sum is that over all.
+
+    The rows of the mini-batch stand in the order of their shards, as `sharded_batches` puts them.
+    """
     sizes = {"theta": method.model.size, "phi": method.proposal.size}
     names = [name for name in sizes if wanted in (name, "both")]
-    like = batch.pair.theta.new_zeros(sum(sizes[name] for name in names) + 2)
+    lengths, own = [*(sizes[name] for name in names), 2], ranks.own(method.shards)
     key = int(torch.randint(LARGEST, (1,), generator=batch.rng, device=batch.rng.device))
-    memory, parts, ends = dict(batch.memory), {}, bounds(n_data, method.shards)
-    for shard in ranks.own(method.shards):
-        inside = (batch.row_index >= ends[shard]) & (batch.row_index < ends[shard + 1])
-        count = int(inside.sum())
-        if count:
-            own = batch._replace(
-                x=batch.x[inside],
-                row_index=batch.row_index[inside] - ends[shard],
-                memory=of_shard(memory, shard),
-                rng=generator(batch.rng.device, key, "shard", shard),
-            )
-            found = method.estimator(own, wanted)
-            memory |= named(found.memory, shard)
-            vectors = [vector for vector in (found.theta_grad, found.phi_grad) if vector is not None]
-            stats = torch.stack([found.stats["train"], found.stats["ess"]]).to(like)
-            parts[shard] = torch.cat([*vectors, stats]) * (count / len(batch.x))
-        else:
-            parts[shard] = like
-    *grads, stats = ranks.total(parts, like, method.shards).split([*(sizes[name] for name in names), 2])
-    by_name = dict(zip(names, grads, strict=True))
+    ends = bounds(n_data, method.shards)
+    ordered = batch.row_index.sort().values  # within a shard they are not, and need not be
+    places = torch.bucketize(torch.tensor(ends, device=ordered.device), ordered).tolist()
+    memory, vectors = dict(batch.memory), batch.pair.theta.new_empty(len(own), sum(lengths))
+    for shard, vector in zip(own, vectors, strict=True):
+        rows = slice(places[shard], places[shard + 1])
+        if not len(x := batch.x[rows]):
+            vector.zero_()
+            continue
+        part = batch._replace(
+            x=x,
+            row_index=batch.row_index[rows] - ends[shard],
+            memory=of_shard(memory, shard),
+            rng=generator(batch.rng.device, key, "shard", shard),
+        )
+        found = method.estimator(part, wanted)
+        memory |= named(found.memory, shard)
+        grads = [grad for grad in (found.theta_grad, found.phi_grad) if grad is not None]
+        stats = torch.stack([found.stats["train"], found.stats["ess"]]).to(vector)
+        for into, value in zip(vector.split(lengths), (*grads, stats), strict=True):
+            torch.mul(value, len(x) / len(batch.x), out=into)
+    parts = dict(zip(own, vectors, strict=True))
+    *summed, stats = ranks.total(parts, vectors.new_empty(sum(lengths)), method.shards).split(lengths)
+    by_name = dict(zip(names, summed, strict=True))
     return Estimate(by_name.get("theta"), by_name.get("phi"), memory, {"train": stats[0], "ess": stats[1]})
 
 
@@ -93,6 +100,22 @@ def init_memory(method: Method, n_data: int, rng: torch.Generator) -> Memory:
     ends = bounds(n_data, method.shards)
     for shard in range(method.shards):
         found |= named(method.estimator.init(method.model, ends[shard + 1] - ends[shard], rng), shard)
+    return found
+
+
+def own_memory(memory: Memory, shards: int, ranks: Ranks) -> Memory:
+    """What is remembered of the shards of this rank."""
+    own = [named(of_shard(memory, shard), shard) for shard in ranks.own(shards)]
+    return memory if shards == 1 else {name: value for each in own for name, value in each.items()}
+
+
+def whole_memory(memory: Memory, shards: int, ranks: Ranks) -> Memory:
+    """At the first rank, what is remembered of all shards."""
+    if shards == 1 or ranks.size == 1:
+        return memory
+    found: Memory = {}
+    for shard, part in ranks.gathered({shard: of_shard(memory, shard) for shard in ranks.own(shards)}).items():
+        found |= named(part, shard)
     return found
 
 

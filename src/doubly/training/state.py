@@ -17,7 +17,7 @@ from doubly.latents.completions import Moments
 from doubly.samplers.prior import PriorState
 from doubly.training.centring import centring
 from doubly.training.method import Method, latest_start, mover, samples_per_epoch
-from doubly.training.shards import init_memory, named, of_shard
+from doubly.training.shards import init_memory, own_memory, whole_memory
 from doubly.training.tuning import Tuned, untuned
 
 ADDED = {"retried": 0, "tuned": None}  # numbers that older states have not, and what they would have been
@@ -220,10 +220,7 @@ def healthy(state: State) -> bool:
 
 def own_part(state: State, shards: int, ranks: Ranks) -> State:
     """The state with the memory of this rank's shards alone."""
-    if shards == 1:
-        return state
-    own = [named(of_shard(state.memory, shard), shard) for shard in ranks.own(shards)]
-    return state._replace(memory={name: value for each in own for name, value in each.items()})
+    return state._replace(memory=own_memory(state.memory, shards, ranks))
 
 
 def whole(state: State, shards: int, ranks: Ranks) -> State:
@@ -231,8 +228,4 @@ def whole(state: State, shards: int, ranks: Ranks) -> State:
     if shards == 1 or ranks.size == 1:
         return state
     ranks.same((state.epoch, state.batch, state.inner), "step")
-    parts = {shard: of_shard(state.memory, shard) for shard in ranks.own(shards)}
-    memory: Memory = {}
-    for shard, part in ranks.gathered(parts).items():
-        memory |= named(part, shard)
-    return state._replace(memory=memory)
+    return state._replace(memory=whole_memory(state.memory, shards, ranks))
