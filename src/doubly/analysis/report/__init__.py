@@ -1,6 +1,7 @@
 """The report of a run, or of several side by side: one HTML file that needs no other, and its figures as files.
 
 svg       charts as SVG, and PNG pictures
+raster    charts as PNG
 mosaic    rows as images side by side
 mixture   independent columns and mixtures of them, to compare with
 ways      simple ways of imputing, to compare with
