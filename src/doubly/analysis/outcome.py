@@ -310,7 +310,7 @@ def _diagnosis(run: Run, method: Method, chains: Sequence[Sequence[dict[str, Any
 
 
 def _convergence(found: Diagnosis) -> Convergence | None:
-    moving: dict[str, Summary] = {name: each for name, each in found.traces.items() if each.sd > 0}
+    moving: dict[str, Summary] = {name: each for name, each in found.judged.items() if each.sd > 0}
     if not moving:
         return None
     worst = max(moving, key=lambda name: moving[name].rhat)
