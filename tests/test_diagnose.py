@@ -314,7 +314,7 @@ def test_a_bound_that_the_proposal_still_raises_says_nothing_of_the_weights(run,
     assert found.traces["train"].rhat > 2
     assert any("training bound" in line for line in found.verdict) == (not latents)
     assert ("training bound*" in found.text()) == latents
-    assert ("train" in found.judged) == (not latents)
+    assert ("train" in found.relevant) == (not latents)
 
 
 def test_few_independent_samples_are_said_to_be_few(run, tmp_path):

@@ -53,7 +53,7 @@ class Diagnosis(Result):
     """The picture of the traces, once it is drawn."""
 
     @property
-    def judged(self) -> dict[str, Summary]:
+    def relevant(self) -> dict[str, Summary]:
         """The traces that conclusions rest on."""
         return {name: summary for name, summary in self.traces.items() if name not in self.aside}
 

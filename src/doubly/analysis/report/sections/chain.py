@@ -33,7 +33,7 @@ def chain(story: Story) -> Section:
     except UserError as error:
         said = _sentence(plain_text(error, 400))
         return Section(TITLE, ADVICE, [Words(f"Nothing can be said yet. {said}")], [Remark("note", said, 4)])
-    names = worst_first(found.judged)
+    names = worst_first(found.relevant)
     shown = (["valid"] if "valid" in names else []) + [name for name in names if name != "valid"]
     return Section(
         TITLE,
@@ -70,7 +70,7 @@ def worst_first(traces: dict[str, Summary]) -> list[str]:
 
 
 def _level(found: Diagnosis) -> Level:
-    worst = max((summary.rhat for summary in found.judged.values() if summary.sd > 0), default=1.0)
+    worst = max((summary.rhat for summary in found.relevant.values() if summary.sd > 0), default=1.0)
     if worst > max(MIXED, found.chance_rhat):
         return "bad"
     calm = worst <= MIXED and (found.temperature is None or found.temperature.compatible)

@@ -10,7 +10,7 @@ from doubly.analysis.convergence import ess_bulk
 from doubly.analysis.report.page import Figure, Level, Remark, Section, Words
 from doubly.analysis.report.story import Record, Story
 from doubly.analysis.report.svg import NARROW, WIDE, Chart, Limits, around, finite, number
-from doubly.runs.progress import span
+from doubly.runs.progress import counted, span
 
 HEALTH = {
     "ess": (
@@ -169,9 +169,8 @@ def _file(name: str) -> str:
 
 def _retries(metrics: Sequence[Record]) -> list[Words]:
     times = max(int(record.get("retried", 0)) for record in metrics)
-    return [Words(f"The chain has diverged {times} times and went on with a third of the step each time.")] * (
-        times > 0
-    )
+    said = f"The chain has diverged {counted(times, 'time')} and went on with a third of the step each time."
+    return [Words(said)] if times else []
 
 
 def _remarks(metrics: Sequence[Record], began: int | None) -> list[Remark]:
