@@ -103,6 +103,13 @@ def test_names_in_the_source_are_those_of_the_registries():
         module = f"doubly.{file.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}"
         registries = [each for each in vars(sys.modules[module]).values() if getattr(each, "noun", None) == noun]
         assert [list(each) for each in registries] == [found], settings
+    assert names._data_sets() == list(doubly.DATASETS)
+
+
+def test_a_run_that_was_probably_meant_is_said(capsys, tmp_path):
+    (tmp_path / "digits").mkdir()
+    line = refused(capsys, "evaluate", str(tmp_path / "digit"))
+    assert f"holds no run (did you mean {tmp_path / 'digits'}?): there is no such folder" in line
 
 
 @pytest.mark.parametrize("option", ["drop=agee", "split=agee", "categories=agee"])
