@@ -195,7 +195,9 @@ def test_a_gain_is_called_one_beyond_two_standard_errors(gain, error, said):
     [(1.02, 1.05, "has mixed, as far"), (1.3, 1.5, "too few samples to tell"), (1.3, 1.05, "has not mixed")],
 )
 def test_r_hat_is_judged_beside_chance(rhat, chance, said):
-    assert said in outcome.Convergence("training bound", rhat, chance, 10, 20).text()
+    text = outcome.Convergence("training bound", rhat, chance, 10, 20, apart=0.123).text()
+    assert said in text
+    assert ("halves differ by 0.12 nats in validation" in text) == ("not mixed" in said)
 
 
 def test_finished_chains_are_not_told_to_go_on(capsys, tmp_path):

@@ -12,7 +12,7 @@ import torch
 from doubly.analysis.convergence import Summary
 from doubly.analysis.diagnose import LEAST, Diagnosis, diagnose
 from doubly.analysis.results import Result, plus_minus
-from doubly.analysis.traces import label
+from doubly.analysis.traces import collected, label
 from doubly.analysis.verdict import ENOUGH, MIXED
 from doubly.core.statistics import stderr
 from doubly.core.types import Of
@@ -80,6 +80,8 @@ class Convergence(Result):
     samples: int
     """Epochs with samples, of each chain."""
     chains: int = 1
+    apart: float | None = None
+    """How far apart the mean validation log-likelihoods of the halves of all chains are, in nats."""
 
     @property
     def mixed(self) -> bool:
@@ -97,7 +99,8 @@ class Convergence(Result):
         if self.mixed:
             witness = f"{self.chains} chains" if many else "one chain"
             return f"{which} mixed, as far as {witness} can tell: {rhat}; {worth}"
-        return f"{which} not mixed: {rhat}; {worth}"
+        matters = "" if self.apart is None else f"; halves differ by {self.apart:.2f} nats in validation"
+        return f"{which} not mixed: {rhat}{matters}; {worth}"
 
 
 @dataclass(frozen=True)
@@ -320,4 +323,8 @@ def _convergence(found: Diagnosis) -> Convergence | None:
         return None
     worst = max(moving, key=lambda name: moving[name].rhat)
     least = min(each.ess_bulk for each in moving.values())
-    return Convergence(label(worst), moving[worst].rhat, found.chance_rhat, least, found.samples, len(found.runs))
+    valid = collected(found.histories).get("valid", np.zeros((0, 0)))
+    halves = [float(part.mean()) for chain in valid for part in np.array_split(chain, 2)]
+    apart = max(halves) - min(halves) if halves else None
+    rhat, chance = moving[worst].rhat, found.chance_rhat
+    return Convergence(label(worst), rhat, chance, least, found.samples, len(found.runs), apart)
