@@ -293,6 +293,8 @@ HEAVY = ("torch", "numba", "numpy", "scipy", "sklearn", "pandas", "matplotlib", 
         ["fit", "--epochs", "two"],
         ["evaluate", "--wrong"],
         ["fti"],
+        ["fit", "--data", "digts"],
+        ["evaluate", "runs/no-such-run"],
     ],
     ids=str,
 )

@@ -241,8 +241,11 @@ def test_without_momentum_there_is_no_temperature():
 # Runs
 
 
-def made_up(run: Run, folder: Path, values: np.ndarray, seed: int, **config: Any) -> str:
-    """A run whose records have these validation scores, while all else in them is independent; at temperature 1."""
+def made_up(run: Run, folder: Path, values: np.ndarray, seed: int, drift: float = 0.0, **config: Any) -> str:
+    """A run whose records have these validation scores, while all else in them is independent; at temperature 1.
+
+    The training bound rises by `drift` in each epoch.
+    """
     shutil.copytree(run.path, folder)
     fields = json.loads((folder / "config.json").read_text()) | {"seed": seed} | config
     del fields["seal"]
@@ -253,7 +256,8 @@ def made_up(run: Run, folder: Path, values: np.ndarray, seed: int, **config: Any
         a, b, c, d, e, f, g = (float(value) for value in rng.standard_normal(7))
         sampler = {} if fields["sampler"] in ("adam", "sgld") else {"temperature": 1 + 0.05 * a, "thermostat": 0.1 + b}
         lines.append({
-            "epoch": i + 1, "phase": "burn-in" if i < 5 else "collect", "valid": float(valid), "train": c,
+            "epoch": i + 1, "phase": "burn-in" if i < 5 else "collect", "valid": float(valid),
+            "train": c + drift * i,
             "sampler": sampler, "norms": {"x": d, "z1": e}, "predicted": {"mean": f, "spread": g},
             "ess": 1.0, "largest_gradient": 1.0, "seconds": 1.0, "collected": max(0, i - 4),
         })  # fmt: skip
@@ -298,6 +302,19 @@ def test_chains_that_differ_have_not_mixed(run, tmp_path):
     assert found.verdict[0].startswith("R-hat of the validation log-likelihood is 1.1")
     assert found.verdict[0].endswith("they have not mixed; run longer")
     assert not any("nothing here" in line for line in found.verdict)
+
+
+@pytest.mark.parametrize("latents", [True, False])
+def test_a_bound_that_the_proposal_still_raises_says_nothing_of_the_weights(run, tmp_path, latents):
+    """Without latents there is no proposal: the bound is log p itself, and its drift counts."""
+    values = autoregressive(0, 1, 600, 3)[0]
+    found = diagnose(
+        made_up(run, tmp_path / "drift", values, seed=3, drift=0.02, **({} if latents else {"hidden": []}))
+    )
+    assert found.traces["train"].rhat > 2
+    assert any("training bound" in line for line in found.verdict) == (not latents)
+    assert ("training bound*" in found.text()) == latents
+    assert ("train" in found.relevant) == (not latents)
 
 
 def test_few_independent_samples_are_said_to_be_few(run, tmp_path):
@@ -348,7 +365,8 @@ def test_the_command_prints_a_table_or_json_and_makes_a_picture(run, second, tmp
     assert len({len(line) for line in lines[: len(names) + 1]}) == 1, "columns are aligned"
     units = [f"{folder}: {active} of {n} units of z1 are active" for folder, [[active, n]] in found["active"].items()]
     assert list(found["active"]) == folders
-    assert lines[len(names) + 2 : -1] == found["verdict"] + units
+    assert lines[len(names) + 1].startswith("* ")
+    assert lines[len(names) + 3 : -1] == found["verdict"] + units
     assert (run.path / "figures" / "traces.png").exists()
 
 

@@ -21,10 +21,12 @@ from doubly.analysis.report.sections.latents import _on_khat
 from doubly.cli import names, parser
 from doubly.core.errors import UserError
 from doubly.data import Data
+from doubly.kernels import loops
 from doubly.runs import progress
 from doubly.runs.build import Facts, build
 from doubly.runs.config import GROUPS, Config
 from doubly.runs.fields import ConfigFields
+from doubly.runs.fit import _plan_in_words, fit_config
 from doubly.runs.plan import TRAINING, Asked, Budget, spent_in
 from doubly.runs.presets import PRESETS, preset
 from doubly.runs.trackers import TRACKERS, tracker
@@ -101,6 +103,13 @@ def test_names_in_the_source_are_those_of_the_registries():
         module = f"doubly.{file.removesuffix('.py').removesuffix('/__init__').replace('/', '.')}"
         registries = [each for each in vars(sys.modules[module]).values() if getattr(each, "noun", None) == noun]
         assert [list(each) for each in registries] == [found], settings
+    assert names._data_sets() == list(doubly.DATASETS)
+
+
+def test_a_run_that_was_probably_meant_is_said(capsys, tmp_path):
+    (tmp_path / "digits").mkdir()
+    line = refused(capsys, "evaluate", str(tmp_path / "digit"))
+    assert f"holds no run (did you mean {tmp_path / 'digits'}?): there is no such folder" in line
 
 
 @pytest.mark.parametrize("option", ["drop=agee", "split=agee", "categories=agee"])
@@ -190,7 +199,9 @@ def test_a_gain_is_called_one_beyond_two_standard_errors(gain, error, said):
     [(1.02, 1.05, "has mixed, as far"), (1.3, 1.5, "too few samples to tell"), (1.3, 1.05, "has not mixed")],
 )
 def test_r_hat_is_judged_beside_chance(rhat, chance, said):
-    assert said in outcome.Convergence("training bound", rhat, chance, 10, 20).text()
+    text = outcome.Convergence("training bound", rhat, chance, 10, 20, apart=0.123).text()
+    assert said in text
+    assert ("halves differ by 0.12 nats in validation" in text) == ("not mixed" in said)
 
 
 def test_finished_chains_are_not_told_to_go_on(capsys, tmp_path):
@@ -223,11 +234,11 @@ def at(epoch: int, collected: int = 0, began: int | None = None) -> Any:
 
 def test_a_budget_plans_as_many_epochs_as_fit():
     budget = Budget(1.0, 0.0, None, free_interval=True)  # of 60 seconds, 51 are for training
-    assert budget.look(method(), at(1), 30.0, 1000) == {}  # compiles, which is not counted
+    assert budget.look(method(), at(1), 4.5, 1000) == {}  # loads much: it counts, but is no measure of the pace
     plan = budget.look(method(), at(2), 1.5, 1000)
-    assert budget.left == pytest.approx(60 * TRAINING - 3)
-    assert plan["epochs"] == 2 + (60 * TRAINING - 3) // 1.5
-    # a third of its 340 steps is for 10 samples
+    assert budget.left == pytest.approx(60 * TRAINING - 6)
+    assert plan["epochs"] == 2 + (60 * TRAINING - 6) // 1.5
+    # a third of its 320 steps is for 10 samples
     assert plan["collect_every"] == f"{int(plan['epochs'] * 10 / 3 / 10) // 10}epochs"
 
 
@@ -269,6 +280,37 @@ def test_a_run_that_goes_on_keeps_what_was_asked_of_its_plan(tmp_path, monkeypat
     (budget,) = budgets
     budget.look(method(epochs=6), at(3), 1.0, 1000)
     assert budget.look(method(epochs=6), at(4), 2600.0, 1000)["epochs"] == 12
+
+
+def test_a_budget_counts_from_when_the_user_began_to_wait_but_for_compiling(tmp_path, monkeypatch):
+    """Of 60 seconds, 51 are for training; 20 went by before it, 12 of them on compiling."""
+    budgets: list[Budget] = []
+    monkeypatch.setattr("doubly.runs.fit._train", lambda *given: budgets.append(given[-3]))
+    monkeypatch.setattr("doubly.runs.fit.time", SimpleNamespace(monotonic=lambda: 120.0))
+    compiled = iter([3.0, 15.0])
+    monkeypatch.setattr("doubly.runs.fit.compile_seconds", lambda: next(compiled))
+    fit_config(Config(data="bars", hidden=(2,), minutes=1.0), tmp_path / "run", quiet=True, began=100.0)
+    assert budgets[0].left == pytest.approx(60 * TRAINING - 8)
+
+
+def test_kernels_that_compile_others_are_timed_once(monkeypatch):
+    clock = iter([10.0, 17.0, 20.0, 21.0])
+    monkeypatch.setattr("doubly.kernels.loops.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    heard, event = loops._Announcement(), SimpleNamespace(data={"dispatcher": SimpleNamespace(py_func=max)})
+    for step in (heard.on_start, heard.on_start, heard.on_end, heard.on_end, heard.on_start, heard.on_end):
+        step(event)
+    assert heard.seconds == 8.0
+
+
+@pytest.mark.parametrize(("minutes", "said"), [(1.0, "plan for 1 minute: at most 9 epochs"), (0.5, "0.5 minutes")])
+def test_a_plan_is_told_in_good_english(minutes, said):
+    config = Config(hidden=(3,), minutes=minutes, collect_every="1epoch")
+    plan = method(epochs=9, collect_every="1epoch", min_epochs=1)
+    told = _plan_in_words(config, plan, 1000, Budget(minutes, 0.0, None, True))
+    assert said in told
+    assert "samples 1 epoch apart" in told
+    over = _plan_in_words(config, plan, 1000, Budget(minutes, 99.0, None, True))
+    assert over == f"the time of {said.removeprefix('plan for ').partition(':')[0]} is over: 9 epochs in all"
 
 
 def test_compiling_is_not_counted_when_a_run_goes_on():

@@ -1,8 +1,9 @@
 """Diagnosing chains: have they mixed, what are their samples worth, and do they sample at their temperature?
 
 Nearly all of it is read from what runs have recorded, epoch by epoch. The measures can speak against convergence; they
-cannot prove it. Weights themselves are not compared: the latent units of two chains need not correspond. Which of its
-units a chain uses is found anew, on some of the training rows.
+cannot prove it. Weights themselves are not compared: the latent units of two chains need not correspond. The training
+bound of a model with latents is shown, but nothing is concluded from it: it is the proposal's as much as the model's,
+and the proposal goes on learning. Which of its units a chain uses is found anew, on some of the training rows.
 """
 
 import math
@@ -26,6 +27,7 @@ from doubly.training.method import Every, Method
 
 LEAST = 4
 """Samples without which a chain has no halves to compare."""
+ASIDE = "the proposal's as much as the model's, and the proposal goes on learning: nothing is concluded from it"
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,15 @@ class Diagnosis(Result):
     histories: list[History]
     active: dict[str, list[list[int]]]
     """For each run and latent layer, how many units are active, and how many there are."""
+    aside: frozenset[str] = frozenset()
+    """Traces that are not of the weights alone: nothing is concluded from them."""
     picture: Path | None = None
     """The picture of the traces, once it is drawn."""
+
+    @property
+    def relevant(self) -> dict[str, Summary]:
+        """The traces that conclusions rest on."""
+        return {name: summary for name, summary in self.traces.items() if name not in self.aside}
 
     def text(self) -> str:
         """One line for each trace, then the verdict."""
@@ -55,10 +64,11 @@ class Diagnosis(Result):
         lines = [head]
         for name, s in self.traces.items():
             numbers = (s.mean, s.mcse, s.sd, s.rhat, s.ess_bulk, s.ess_tail)
-            lines.append([label(name), *map(_cell, form, numbers)])
+            lines.append([label(name) + "*" * (name in self.aside), *map(_cell, form, numbers)])
         widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
         rows = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
         units = [f"{run}: {said}" for run, layers in self.active.items() if (said := _units(layers))]
+        rows += [f"* {ASIDE}"] * bool(self.aside)
         return "\n".join([*rows, "", *self.verdict, *units, *[f"picture: {self.picture}"] * (self.picture is not None)])
 
     def to_json(self) -> Any:
@@ -68,6 +78,7 @@ class Diagnosis(Result):
             "samples": self.samples,
             "chance_rhat": self.chance_rhat,
             "traces": self.traces,
+            "aside": sorted(self.aside),
             "ranks": self.ranks,
             "temperature": self.temperature,
             "verdict": self.verdict,
@@ -90,13 +101,15 @@ def diagnose(*paths: str | Path) -> Diagnosis:
         for name, values in collected(histories).items()
         if len(runs) > 1 and not name.startswith("predicted") and np.ptp(values) > 0
     }
+    exact = is_exact(methods[0].model, methods[0].proposal)
+    aside = frozenset() if exact else frozenset(traces) & {"train"}
     one_sampler = len({method.sampler for method in methods}) == 1
     one_a_sample = {Every.parse(run.config.collect_every) for run in runs} == {Every(1, "epoch")}
     found = Evidence(
         lengths=[history.samples for history in histories],
         noun="samples" if one_a_sample else "epochs",
-        traces=traces,
-        ranks=ranks,
+        traces={name: summary for name, summary in traces.items() if name not in aside},
+        ranks={name: each for name, each in ranks.items() if name not in aside},
         chance=chance_rhat(len(runs), min(history.samples for history in histories)),
         temperature=temperature(methods[0].sampler, traces) if one_sampler else None,
         one_sampler=one_sampler,
@@ -118,6 +131,7 @@ def diagnose(*paths: str | Path) -> Diagnosis:
         verdict=list(verdict(found)),
         histories=histories,
         active={str(run.path): active_units(run) for run in runs},
+        aside=aside,
     )
 
 

@@ -12,7 +12,7 @@ import torch
 from doubly.analysis.convergence import Summary
 from doubly.analysis.diagnose import LEAST, Diagnosis, diagnose
 from doubly.analysis.results import Result, plus_minus
-from doubly.analysis.traces import label
+from doubly.analysis.traces import collected, label
 from doubly.analysis.verdict import ENOUGH, MIXED
 from doubly.core.statistics import stderr
 from doubly.core.types import Of
@@ -80,6 +80,8 @@ class Convergence(Result):
     samples: int
     """Epochs with samples, of each chain."""
     chains: int = 1
+    apart: float | None = None
+    """How far apart the mean validation log-likelihoods of the halves of all chains are, in nats."""
 
     @property
     def mixed(self) -> bool:
@@ -97,7 +99,8 @@ class Convergence(Result):
         if self.mixed:
             witness = f"{self.chains} chains" if many else "one chain"
             return f"{which} mixed, as far as {witness} can tell: {rhat}; {worth}"
-        return f"{which} not mixed: {rhat}; {worth}"
+        matters = "" if self.apart is None else f"; halves differ by {self.apart:.2f} nats in validation"
+        return f"{which} not mixed: {rhat}{matters}; {worth}"
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,11 @@ class Outcome(Result):
 
 
 def outcome(run: Run, evaluate: bool = False) -> Outcome:
-    """What a run has come to by its records; with `evaluate`, by a short evaluation in what its minutes leave."""
+    """What a run has come to by its records; with `evaluate`, by a short evaluation in what its minutes leave.
+
+    The diagnosis, which is quick, is made first, in the same time.
+    """
+    deadline = time.monotonic() + 60 * run.config.minutes * (1 - TRAINING)
     chains = [each for chain in run.chains if (each := chain.metrics())]
     if not chains:
         lost = "its records (metrics.jsonl) are lost: doubly evaluate tells what it is worth"
@@ -135,9 +142,9 @@ def outcome(run: Run, evaluate: bool = False) -> Outcome:
         return Outcome(str(run.path), done, 0, 0.0, None, None, [lost], [])
     records, data, method = chains[0], run.data(), build(run.config, run.facts)
     spent = max(sum(record.get("seconds", 0.0) for record in each) for each in chains)
-    score = _evaluated(run, data, method, records) if evaluate else None
-    score = score or _recorded(data, method, chains)
     found = _diagnosis(run, method, chains)
+    score = _evaluated(run, data, method, records, deadline) if evaluate else None
+    score = score or _recorded(data, method, chains)
     convergence = _convergence(found) if found else None
     return Outcome(
         run=str(run.path),
@@ -230,10 +237,11 @@ def _recorded(data: Data, method: Method, chains: Sequence[Sequence[dict[str, An
     return Score(float(np.mean(sampled)), error, float(base.mean()), gain, error, len(data.valid), which)
 
 
-def _evaluated(run: Run, data: Data, method: Method, records: Sequence[dict[str, Any]]) -> Score | None:
+def _evaluated(
+    run: Run, data: Data, method: Method, records: Sequence[dict[str, Any]], deadline: float
+) -> Score | None:
     """By a short evaluation of the posterior mean, or of an ensemble of several chains; None if time runs out first."""
-    seconds = 60 * run.config.minutes * (1 - TRAINING)
-    deadline = time.monotonic() + seconds
+    seconds = deadline - time.monotonic()
     pace = float(np.mean([record.get("seconds", 0.0) for record in records[-5:]]))
     members = max(len(run.chains), MEMBERS) if run.config.chains > 1 else 1
     passes = int(min(MOST_PASSES, max(1, REFITTING * seconds / max(pace, 1e-6) / members)))
@@ -310,9 +318,13 @@ def _diagnosis(run: Run, method: Method, chains: Sequence[Sequence[dict[str, Any
 
 
 def _convergence(found: Diagnosis) -> Convergence | None:
-    moving: dict[str, Summary] = {name: each for name, each in found.traces.items() if each.sd > 0}
+    moving: dict[str, Summary] = {name: each for name, each in found.relevant.items() if each.sd > 0}
     if not moving:
         return None
     worst = max(moving, key=lambda name: moving[name].rhat)
     least = min(each.ess_bulk for each in moving.values())
-    return Convergence(label(worst), moving[worst].rhat, found.chance_rhat, least, found.samples, len(found.runs))
+    valid = collected(found.histories).get("valid", np.zeros((0, 0)))
+    halves = [float(part.mean()) for chain in valid for part in np.array_split(chain, 2)]
+    apart = max(halves) - min(halves) if halves else None
+    rhat, chance = moving[worst].rhat, found.chance_rhat
+    return Convergence(label(worst), rhat, chance, least, found.samples, len(found.runs), apart)

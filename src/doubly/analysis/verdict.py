@@ -7,6 +7,7 @@ from statistics import NormalDist
 from doubly.analysis.convergence import Rank, Summary
 from doubly.analysis.temperature import Temperature
 from doubly.analysis.traces import label
+from doubly.runs.progress import counted
 
 MIXED = 1.1
 """Chains with an R-hat above this have not mixed."""
@@ -64,8 +65,8 @@ def verdict(found: Evidence) -> Iterator[str]:
         yield f"{name} is lost: {why}; it is left out here and in all answers"
     for path, number in found.retried.items():
         yield (
-            f"{path} has diverged {number} times and went on each time with a third of the step: take a step of "
-            f"1/{3**number} from the start"
+            f"{path} has diverged {counted(number, 'time')} and went on each time with a third of the step: "
+            f"take a step of 1/{3**number} from the start"
         )
     if len(set(found.lengths)) > 1:
         yield f"the chains have {_list(found.lengths)} {found.noun}: the last {found.samples} of each are compared"

@@ -1,6 +1,7 @@
 """Learning: fit, resume, profile."""
 
 import shlex
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -31,13 +32,14 @@ class Fit(Config):
     """Also send the numbers of each epoch to tensorboard, mlflow or wandb (each an extra to install)."""
 
     def run(self) -> None:
+        began = time.monotonic()
         config = settings(self, Config)
         check_names(config)
         from doubly.runs.fit import fit_config
         from doubly.runs.trackers import Listeners, tracker
 
         listeners = Listeners(tracker=tracker(self.tracker))
-        _say_finished(fit_config(config, self.out, self.overwrite, listeners=listeners), self.json)
+        _say_finished(fit_config(config, self.out, self.overwrite, listeners=listeners, began=began), self.json)
 
 
 @in_order

@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import tyro
 
-from doubly.core.errors import UserError, printable
+from doubly.core.errors import UserError, near, printable
 from doubly.core.launch import is_first
 
 if TYPE_CHECKING:
@@ -25,6 +26,17 @@ def some(folders: tuple[str, ...]) -> tuple[str, ...]:
     if not folders:
         raise UserError("name a run folder, as in: doubly evaluate runs/mine (see doubly --help)")
     return folders
+
+
+def check_folders(command: object) -> None:
+    """Refuse a run folder that is not there, before PyTorch is imported."""
+    for folder in map(Path, (*getattr(command, "folders", ()), getattr(command, "folder", ""))):
+        if folder.name and not folder.exists():
+            beside = [str(each) for each in folder.parent.iterdir()] if folder.parent.is_dir() else []
+            raise UserError(
+                f"{folder} holds no run{near(str(folder), beside)}: there is no such folder; make one with doubly fit "
+                f"--out {folder}"
+            )
 
 
 def allow_code(command: object) -> None:

@@ -5,6 +5,7 @@ is left to the registries.
 """
 
 import ast
+import re
 from pathlib import Path
 
 import doubly
@@ -23,6 +24,7 @@ REGISTRIES = {
     "latents/objectives.py": ("objective",),
     "latents/moves.py": ("moves",),
 }
+TABLES = "TABULAR"  # the name of a table of sizes in data/named.py, whose sets are registered together
 AUTO = ("model", "estimator", "moves")  # for which auto stands, too
 
 
@@ -45,15 +47,35 @@ def check_names(config: Config) -> None:
 
 def check_data(spec: str) -> None:
     """A set by name, or a file that is there."""
+    name = spec.partition(":")[0]
+    if re.fullmatch(r"[\w-]+", name) and not Path(name).exists():
+        names = _data_sets()
+        if name.replace("_", "-") not in names:
+            raise UserError(
+                f"no data set is called {name!r}{near(name, names)}; there are: {', '.join(names)}; "
+                "a file by its path is also fine, as in rows.csv (see doubly fit --help)"
+            )
+        return
     from doubly.data.load import DATASETS, file_options
 
-    name = spec.partition(":")[0]
     if name in DATASETS or is_own_file(name):
         return
     path = file_options(spec)[0]
     if not path.exists():
         beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
         raise UserError(f"there is no file {path}{near(path.name, beside)}")
+
+
+def _data_sets() -> list[str]:
+    """The names of all data sets: those of the registry, and those that it takes from a table of sizes."""
+    source = (Path(doubly.__file__).parent / "data/named.py").read_text(encoding="utf-8")
+    sizes = next(
+        node.value.keys
+        for node in ast.parse(source).body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Dict) and ast.unparse(node.target) == TABLES
+    )
+    tables = [str(ast.literal_eval(key)).replace("_", "-") for key in sizes if key]
+    return _registry("data/load.py")[1] + tables
 
 
 def _registry(file: str) -> tuple[str, list[str]]:

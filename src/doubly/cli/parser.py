@@ -23,7 +23,7 @@ from doubly.cli.evaluate import Compare, Curve, Diagnose, Evaluate
 from doubly.cli.export import Export
 from doubly.cli.fit import Fit, Profile, Resume
 from doubly.cli.flags import check_flags, defaults, help_text, overview
-from doubly.cli.formatting import allow_code
+from doubly.cli.formatting import allow_code, check_folders
 from doubly.cli.hub import Pull, Push
 from doubly.cli.impute import Impute, Sample
 from doubly.cli.paper import Reproduce
@@ -68,6 +68,7 @@ def main(args: list[str] | None = None) -> None:
     try:
         with _one_line_warnings():
             command = _parse(args)
+            check_folders(command)
             allow_code(command)
             command.run()
     except UserError as error:

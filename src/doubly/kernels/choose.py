@@ -10,6 +10,7 @@ import ctypes
 import functools
 import importlib
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from types import ModuleType
@@ -44,6 +45,12 @@ def fused(*tensors: Tensor, fixed: tuple[Tensor, ...] = ()) -> bool:
 def wants_grad(*tensors: Tensor) -> bool:
     """Whether autograd is watching any of these."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def compile_seconds() -> float:
+    """The seconds that this process has spent on compiling fused kernels; none once they are stored on a machine."""
+    loops = sys.modules.get("doubly.kernels.loops")
+    return 0.0 if loops is None else float(loops.announcement.seconds)
 
 
 _compiling = contextvars.ContextVar("compiling", default=False)

@@ -8,6 +8,7 @@ threads changes nothing. `fastmath` is confined to flags under which NaN and inf
 """
 
 import sys
+import time
 from typing import Any
 
 import numpy as np
@@ -856,20 +857,31 @@ def darn_triangle(square, triangle):
 
 
 class _Announcement(event.Listener):
-    """Says, once, that kernels are being compiled: the first run on a machine would else seem to hang."""
+    """Says, once, that kernels are being compiled: the first run on a machine would else seem to hang.
+
+    It also counts the seconds: kernels compile those that they call, so the outermost is timed.
+    """
 
     said = False
+    seconds = 0.0
+    _within, _began = 0, 0.0
 
     def on_start(self, compiling: Any) -> None:
+        if not self._within:
+            self._began = time.monotonic()
+        self._within += 1
         if not self.said and compiling.data["dispatcher"].py_func.__module__ == __name__:
             self.said = True
             print("doubly: compiling the fused kernels, once on this machine …", file=sys.stderr, flush=True)
 
     def on_end(self, compiling: Any) -> None:
-        pass
+        self._within -= 1
+        if not self._within:
+            self.seconds += time.monotonic() - self._began
 
 
-event.register("numba:compile", _Announcement())
+announcement = _Announcement()
+event.register("numba:compile", announcement)
 
 
 # Gibbs sweeps. Every logit l is held as two numbers x, y > 0 with y / x = e^l. With G = e^W, unit k adds to the

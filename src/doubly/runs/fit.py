@@ -21,7 +21,7 @@ from doubly.core.ranks import Ranks, team
 from doubly.core.rows import StoredRows
 from doubly.data import Data, absolute, missing_mask, unscaled
 from doubly.data.files import Options, from_memory
-from doubly.kernels.choose import compiling, forked
+from doubly.kernels.choose import compile_seconds, compiling, forked
 from doubly.kernels.threads import set_threads
 from doubly.posterior.store import Posterior
 from doubly.runs import automatic, chains, presets, sources
@@ -32,7 +32,7 @@ from doubly.runs.export import load_file
 from doubly.runs.fields import ConfigFields, documented, signature_with_fields
 from doubly.runs.folder import Run
 from doubly.runs.plan import Asked, Budget, spent_in
-from doubly.runs.progress import Progress
+from doubly.runs.progress import Progress, counted
 from doubly.runs.race import best_family
 from doubly.runs.stops import Interrupted, stop_signal
 from doubly.runs.trackers import NOBODY, Listeners, Tracker, numbers
@@ -114,11 +114,14 @@ def fit_config(
     until: float = math.inf,
     data: Data | None = None,
     listeners: Listeners = NOBODY,
+    began: float | None = None,
 ) -> Run:
     """Learn a model by these settings into the run folder `out`; stop early at the time `until` (`time.monotonic`).
 
-    `data` from memory take the place of those that the settings name.
+    `data` from memory take the place of those that the settings name. A budget of minutes is counted from `began`, or
+    from now on; compiling is not counted.
     """
+    began, compiled = began or time.monotonic(), compile_seconds()
     check_device(config.device)
     in_memory = data is not None
     if data is None:
@@ -145,12 +148,13 @@ def fit_config(
         Run.create(out, config, data, overwrite, in_memory, asked if config.minutes else None),
     )
     how = chains.How(quiet, until, notes=notes)
+    budget = Budget(config.minutes, time.monotonic() - began - (compile_seconds() - compiled), *asked)
     if not ranks.first:
         ranks.agreed(None)  # once the first has made the folder
-        return _go(Run(out), data, how, Budget(config.minutes, 0.0, *asked), listeners, ranks)
+        return _go(Run(out), data, how, budget, listeners, ranks)
     with created as run:
         ranks.agreed(None)
-        return _go(run, data, how, Budget(config.minutes, 0.0, *asked), listeners, ranks)
+        return _go(run, data, how, budget, listeners, ranks)
 
 
 def _is_of(config: Config, out: Path) -> bool:
@@ -299,11 +303,11 @@ def _go_on(
 
 def _plan_in_words(config: Config, method: Method, n_data: int, budget: Budget) -> str:
     if budget.left <= 0:
-        return f"the {config.minutes:g} minutes are over: {method.epochs} epochs in all"
+        return f"the time of {counted(config.minutes, 'minute')} is over: {counted(method.epochs, 'epoch')} in all"
     every = method.collect_every
     return (
-        f"plan for {config.minutes:g} minutes: at most {method.epochs} epochs; samples {every.number} {every.unit}s "
-        f"apart, from epoch {latest_start(method, n_data) + 1} on at the latest"
+        f"plan for {counted(config.minutes, 'minute')}: at most {counted(method.epochs, 'epoch')}; samples "
+        f"{counted(every.number, every.unit)} apart, from epoch {latest_start(method, n_data) + 1} on at the latest"
     )
 
 
@@ -371,6 +375,7 @@ class _Loop:
         self._keeper = _Keeper(run, method, n_data, state.collected)
         self._collected = state.collected
         self._saved_at = self._epoch_began = time.monotonic()
+        self._compiled = compile_seconds()
         self._enough = False  # whether a listener has said so within the epoch
         self.changed: dict[str, Any] = {}
         """Settings of another plan, by which to go on."""
@@ -414,10 +419,11 @@ class _Loop:
         if not self._told.ranks.first:
             return False
         seconds = round(now - self._epoch_began, 3)
-        self._epoch_began = now
+        compiled = compile_seconds() - self._compiled
+        self._epoch_began, self._compiled = now, self._compiled + compiled
         logged = record._asdict() | {"seconds": seconds} | ({"retried": state.retried} if state.retried else {})
         self._run.log(logged)
-        self.changed = self._told.budget.look(self._method, state, seconds, self._n_data)
+        self.changed = self._told.budget.look(self._method, state, seconds - compiled, self._n_data)
         if listeners.tracker:
             listeners.tracker.log(record.epoch, numbers(logged))
         if listeners.on_epoch:

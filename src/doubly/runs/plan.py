@@ -53,14 +53,14 @@ class Budget:
         return self._seconds - self._spent
 
     def look(self, method: Method, state: State, seconds: float, n_data: int) -> dict[str, Any]:
-        """After an epoch that took so many seconds: the settings of a new plan, or nothing.
+        """After an epoch that took so many seconds, without compiling: the settings of a new plan, or nothing.
 
-        The first epoch may have compiled the kernels, which happens once on a machine: it counts as the second does.
+        The first epoch of a process loads much that later ones have at hand: it says nothing of their pace.
         """
         self._paces.append(seconds)
+        self._spent += seconds
         if math.isinf(self._seconds) or len(self._paces) == 1:
             return {}
-        self._spent += seconds + (min(self._paces) if len(self._paces) == 2 else 0.0)
         if self.left <= 0:
             lacking = method.collect > 0 and not state.collected and not self._last_plan
             self._last_plan = True

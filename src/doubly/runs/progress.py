@@ -131,6 +131,15 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
     return "".join(TICKS[round((value - low) / (high - low) * (len(TICKS) - 1))] for value in shown)
 
 
+def counted(number: float, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "minute"), counted(0.5, "minute"), counted(3, "epoch")
+    ('1 minute', '0.5 minutes', '3 epochs')
+    """
+    return f"{number:.12g} {noun}{'s' * (number != 1)}"
+
+
 def span(seconds: float) -> str:
     """A time as people say it.
 

@@ -1,6 +1,7 @@
 """The report of a run, or of several side by side: one HTML file that needs no other, and its figures as files.
 
 svg       charts as SVG, and PNG pictures
+raster    charts as PNG
 mosaic    rows as images side by side
 mixture   independent columns and mixtures of them, to compare with
 ways      simple ways of imputing, to compare with
@@ -23,7 +24,7 @@ from doubly.analysis.report.svg import plain_text
 from doubly.core.errors import UserError
 from doubly.data import SPLITS
 from doubly.runs.fit import use_threads
-from doubly.runs.progress import span
+from doubly.runs.progress import counted, span
 
 Tell = Callable[[str], None]
 MOST_RUNS = 12
@@ -87,7 +88,7 @@ def subtitle(story: Story) -> str:
     kind = plain_text(story.run.config.model.partition(":")[0].partition(",")[0], 40)
     samples = sum(chain.collected for chain in (story.posterior, *story.posterior.others))
     return (
-        f"{kind} {widths}, {story.posterior.model.size} weights, {_count(samples, 'sample')} of them "
+        f"{kind} {widths}, {story.posterior.model.size} weights, {counted(samples, 'sample')} of them "
         f"collected, in {plain_text(story.run.path, 120)}"
     )
 
@@ -110,7 +111,7 @@ def _facts(story: Story) -> list[Fact]:
     shape = "×".join(str(n) for n in data.shape) if len(data.shape) > 1 else f"{data.width} columns"
     counts = ", ".join(f"{len(data.split(split))} {split}" for split in SPLITS)
     widths = "-".join(str(n) for n in (data.width, *config.hidden))
-    epochs, collected = _count(len(metrics), "epoch"), _count(metrics[-1]["collected"], "sample")
+    epochs, collected = counted(len(metrics), "epoch"), counted(metrics[-1]["collected"], "sample")
     time = span(sum(record["seconds"] for record in metrics))
     number = len(story.run.chains)
     chains = f", by the first of {number} chains" if story.run.config.chains > 1 else ""
@@ -119,10 +120,6 @@ def _facts(story: Story) -> list[Fact]:
         Fact("data", f"{plain_text(data.name, 80)} ({counts} rows of {shape})"),
         Fact("training", f"{epochs} in {time}, {collected} collected{chains}"),
     ]
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
 def _table(known: Sequence[Fact], found: Sequence[Result]) -> str:

@@ -8,6 +8,7 @@ from importlib.resources import files as resources
 from typing import Literal
 
 from doubly import __version__
+from doubly.analysis.report.raster import to_png
 from doubly.analysis.report.svg import COLOURS, STYLE, standalone
 from doubly.core.extras import extra
 from doubly.core.files import Folder
@@ -84,9 +85,10 @@ class Section:
 
 
 def save_figures(folder: Folder, sections: Sequence[Section]) -> None:
-    """Every figure as a file of its own."""
+    """Every figure as files of its own."""
     for figure in (figure for section in sections for figure in section.figures):
         folder.write(f"figures/{figure.name}.svg", standalone(figure.chart))
+        folder.write(f"figures/{figure.name}.png", to_png(figure.chart))
 
 
 def verdict(sections: Sequence[Section]) -> list[Remark]:

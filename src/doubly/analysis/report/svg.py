@@ -414,8 +414,11 @@ def heat_map(names: Sequence[str], values: np.ndarray, tips: Sequence[Sequence[s
 # Pictures
 
 
-def png(pixels: np.ndarray) -> bytes:
-    """An image of bytes, (lines, columns, 4): red, green, blue and how opaque, as a PNG file."""
+def png(pixels: np.ndarray, effort: int = 9) -> bytes:
+    """An image of bytes, (lines, columns, 4): red, green, blue and how opaque, as a PNG file.
+
+    `effort` is what is spent on making it small, from 0 to 9.
+    """
     pixels = np.ascontiguousarray(pixels, dtype=np.uint8)
     lines, columns = pixels.shape[:2]
     head = struct.pack(">IIBBBBB", columns, lines, 8, 6, 0, 0, 0)
@@ -424,7 +427,7 @@ def png(pixels: np.ndarray) -> bytes:
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
-    parts = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(raw, 9)) + chunk(b"IEND", b"")
+    parts = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(raw, effort)) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + parts
 
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 
 from doubly.analysis.convergence import Summary
-from doubly.analysis.diagnose import Diagnosis, diagnose
+from doubly.analysis.diagnose import ASIDE, Diagnosis, diagnose
 from doubly.analysis.report.page import Figure, Level, Remark, Section, Table, Words
 from doubly.analysis.report.sections.training import epochs_of
 from doubly.analysis.report.story import Story
@@ -33,7 +33,7 @@ def chain(story: Story) -> Section:
     except UserError as error:
         said = _sentence(plain_text(error, 400))
         return Section(TITLE, ADVICE, [Words(f"Nothing can be said yet. {said}")], [Remark("note", said, 4)])
-    names = worst_first(found.traces)
+    names = worst_first(found.relevant)
     shown = (["valid"] if "valid" in names else []) + [name for name in names if name != "valid"]
     return Section(
         TITLE,
@@ -70,7 +70,7 @@ def worst_first(traces: dict[str, Summary]) -> list[str]:
 
 
 def _level(found: Diagnosis) -> Level:
-    worst = max((summary.rhat for summary in found.traces.values() if summary.sd > 0), default=1.0)
+    worst = max((summary.rhat for summary in found.relevant.values() if summary.sd > 0), default=1.0)
     if worst > max(MIXED, found.chance_rhat):
         return "bad"
     calm = worst <= MIXED and (found.temperature is None or found.temperature.compatible)
@@ -89,8 +89,8 @@ def _table(found: Diagnosis) -> Table:
             number(s.ess_bulk),
             number(s.ess_tail),
         )
-        lines.append([plain_text(label(name)), *numbers])
-        levels.append(_trace_level(s, limit))
+        lines.append([plain_text(label(name)) + "*" * (name in found.aside), *numbers])
+        levels.append(None if name in found.aside else _trace_level(s, limit))
     n, chains = found.samples, len(found.runs)
     counted = f"{n} epochs of {'the chain' if chains == 1 else f'each of {chains} chains'} with collected samples. "
     return Table(
@@ -98,7 +98,8 @@ def _table(found: Diagnosis) -> Table:
         lines,
         levels=levels,
         note=counted
-        + f"As many independent samples would have an R-hat below {found.chance_rhat:.2f} 99 times in 100.",
+        + f"As many independent samples would have an R-hat below {found.chance_rhat:.2f} 99 times in 100."
+        + f" * {ASIDE}." * bool(found.aside),
     )
 
 

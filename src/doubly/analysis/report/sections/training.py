@@ -6,10 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 from markupsafe import Markup
 
+from doubly.analysis.convergence import ess_bulk
 from doubly.analysis.report.page import Figure, Level, Remark, Section, Words
 from doubly.analysis.report.story import Record, Story
 from doubly.analysis.report.svg import NARROW, WIDE, Chart, Limits, around, finite, number
-from doubly.runs.progress import span
+from doubly.runs.progress import counted, span
 
 HEALTH = {
     "ess": (
@@ -168,9 +169,8 @@ def _file(name: str) -> str:
 
 def _retries(metrics: Sequence[Record]) -> list[Words]:
     times = max(int(record.get("retried", 0)) for record in metrics)
-    return [Words(f"The chain has diverged {times} times and went on with a third of the step each time.")] * (
-        times > 0
-    )
+    said = f"The chain has diverged {counted(times, 'time')} and went on with a third of the step each time."
+    return [Words(said)] if times else []
 
 
 def _remarks(metrics: Sequence[Record], began: int | None) -> list[Remark]:
@@ -181,6 +181,17 @@ def _remarks(metrics: Sequence[Record], began: int | None) -> list[Remark]:
     return found
 
 
+def _noise(values: np.ndarray) -> float:
+    """The spread of values around a line through them; larger, where neighbours are alike, as samples of a chain are.
+
+    The mean of n such values has the error `_noise(values) / sqrt(n)`.
+    """
+    epoch = np.arange(len(values))
+    rest = values - np.polyval(np.polyfit(epoch, values, 1), epoch)
+    worth = min(1.0, ess_bulk(rest[None]) / len(rest)) if len(rest) >= 8 else 1.0
+    return float(rest.std(ddof=2)) / math.sqrt(worth)
+
+
 def trend(valid: np.ndarray) -> tuple[Level, str]:
     """Whether validation has levelled off, still rises, or has fallen; a level and a sentence."""
     valid = finite(valid)
@@ -188,7 +199,7 @@ def trend(valid: np.ndarray) -> tuple[Level, str]:
     if len(valid) < 3 * k:
         return "note", "Too few epochs to tell whether validation has levelled off."
     last, before = valid[-k:], valid[-3 * k : -k]
-    noise = float(np.diff(valid[-3 * k :]).std()) / math.sqrt(2) * math.sqrt(1 / k + 1 / (2 * k))
+    noise = _noise(valid[-3 * k :]) * math.sqrt(1 / k + 1 / (2 * k))
     change, clear = float(last.mean() - before.mean()), max(CLEAR * noise, SMALL * abs(float(last.mean())))
     smooth = np.convolve(valid, np.ones(k) / k, "valid")
     lost = float(smooth.max()) - float(last.mean())
