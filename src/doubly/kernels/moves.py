@@ -87,15 +87,15 @@ def heated(state: Heated, grad: Tensor, eta: float | Tensor, by: Langevin, rng: 
         now = as_arrays(theta, v, alpha, grad.contiguous(), root)
         choose.loops().heated(*now, *by, LEAST_FRICTION, MOST_FRICTION, *arrays, *key(rng))
         return Heated(*tensors)
-    root = eta.sqrt() if isinstance(eta, Tensor) else math.sqrt(eta)
-    kick = grad * (root / 2)
+    reach = eta.sqrt() if isinstance(eta, Tensor) else math.sqrt(eta)
+    kick = grad * (reach / 2)
     spread = (by.friction * by.temperature * -torch.expm1(-2 * alpha) / alpha).sqrt()
     v = torch.exp(-alpha) * (v + kick)
     v.addcmul_(spread, normal(v.shape, rng, v.dtype, v.device)).add_(kick)
     energy = v.square() / by.temperature
     excess = (energy if alpha.dim() else energy.mean()).clamp(max=by.most_energy) - 1
     alpha = (alpha * torch.exp(by.speed * excess)).clamp(LEAST_FRICTION * by.friction, MOST_FRICTION)
-    return Heated(theta + root * v, v, alpha)
+    return Heated(theta + reach * v, v, alpha)
 
 
 class Moments(NamedTuple):
