@@ -317,7 +317,7 @@ def _diagnosis(run: Run, method: Method, chains: Sequence[Sequence[dict[str, Any
         sum(record["phase"] == "collect" and record["epoch"] > method.warmup for record in records)
         for records in chains
     )
-    return diagnose(run.path) if method.sampler.noisy and collected >= LEAST else None
+    return diagnose(run.path, units=False) if method.sampler.noisy and collected >= LEAST else None
 
 
 def _convergence(found: Diagnosis) -> Convergence | None:
