@@ -302,6 +302,15 @@ def test_kernels_that_compile_others_are_timed_once(monkeypatch):
     assert heard.seconds == 8.0
 
 
+def test_an_evaluation_for_which_no_time_is_left_is_not_begun(fitted, monkeypatch):
+    monkeypatch.setattr(outcome, "ROWS", None)  # which it would look at first
+    run = doubly.Run(fitted[0].path)
+    run.config = dataclasses.replace(run.config, minutes=1.0)
+    assert "single samples" in outcome.outcome(run, evaluate=True, until=0.0).text()
+    with pytest.raises(TypeError):
+        outcome.outcome(run, evaluate=True)
+
+
 @pytest.mark.parametrize(("minutes", "said"), [(1.0, "plan for 1 minute: at most 9 epochs"), (0.5, "0.5 minutes")])
 def test_a_plan_is_told_in_good_english(minutes, said):
     config = Config(hidden=(3,), minutes=minutes, collect_every="1epoch")

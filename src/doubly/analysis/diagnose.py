@@ -87,8 +87,11 @@ class Diagnosis(Result):
         return plain(found | ({"picture": self.picture} if self.picture else {}))
 
 
-def diagnose(*paths: str | Path) -> Diagnosis:
-    """The collected phase of one run, or of several that are chains of the same model on the same data."""
+def diagnose(*paths: str | Path, units: bool = True) -> Diagnosis:
+    """The collected phase of one run, or of several that are chains of the same model on the same data.
+
+    Which units are active takes longest; without `units` it is left out.
+    """
     given = [Run(path) for path in paths]
     runs = [chain for run in given for chain in run.chains]
     lost = {f"chain {number} of {run.path}": why for run in given for number, why in run.lost.items()}
@@ -130,7 +133,7 @@ def diagnose(*paths: str | Path) -> Diagnosis:
         ranks=ranks,
         verdict=list(verdict(found)),
         histories=histories,
-        active={str(run.path): active_units(run) for run in runs},
+        active={str(run.path): active_units(run) for run in runs} if units else {},
         aside=aside,
     )
 

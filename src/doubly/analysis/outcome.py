@@ -129,12 +129,13 @@ class Outcome(Result):
         return "\n".join(lines + [f"  to change: {'; '.join(self.advice)}"] * bool(self.advice))
 
 
-def outcome(run: Run, evaluate: bool = False) -> Outcome:
+def outcome(run: Run, evaluate: bool = False, until: float = math.inf) -> Outcome:
     """What a run has come to by its records; with `evaluate`, by a short evaluation in what its minutes leave.
 
-    The diagnosis, which is quick, is made first, in the same time.
+    The diagnosis, which is quick, is made first, in the same time. `until` (`time.monotonic`) is when the minutes are
+    over, if that comes first.
     """
-    deadline = time.monotonic() + 60 * run.config.minutes * (1 - TRAINING)
+    deadline = min(until, time.monotonic() + 60 * run.config.minutes * (1 - TRAINING))
     chains = [each for chain in run.chains if (each := chain.metrics())]
     if not chains:
         lost = "its records (metrics.jsonl) are lost: doubly evaluate tells what it is worth"
@@ -242,6 +243,8 @@ def _evaluated(
 ) -> Score | None:
     """By a short evaluation of the posterior mean, or of an ensemble of several chains; None if time runs out first."""
     seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        return None
     pace = float(np.mean([record.get("seconds", 0.0) for record in records[-5:]]))
     members = max(len(run.chains), MEMBERS) if run.config.chains > 1 else 1
     passes = int(min(MOST_PASSES, max(1, REFITTING * seconds / max(pace, 1e-6) / members)))
@@ -314,7 +317,7 @@ def _diagnosis(run: Run, method: Method, chains: Sequence[Sequence[dict[str, Any
         sum(record["phase"] == "collect" and record["epoch"] > method.warmup for record in records)
         for records in chains
     )
-    return diagnose(run.path) if method.sampler.noisy and collected >= LEAST else None
+    return diagnose(run.path, units=False) if method.sampler.noisy and collected >= LEAST else None
 
 
 def _convergence(found: Diagnosis) -> Convergence | None:

@@ -1,5 +1,6 @@
 """Learning: fit, resume, profile."""
 
+import math
 import shlex
 import time
 from dataclasses import dataclass
@@ -35,11 +36,14 @@ class Fit(Config):
         began = time.monotonic()
         config = settings(self, Config)
         check_names(config)
+        from doubly.kernels.choose import compile_seconds
         from doubly.runs.fit import fit_config
         from doubly.runs.trackers import Listeners, tracker
 
         listeners = Listeners(tracker=tracker(self.tracker))
-        _say_finished(fit_config(config, self.out, self.overwrite, listeners=listeners, began=began), self.json)
+        compiled = compile_seconds()
+        run = fit_config(config, self.out, self.overwrite, listeners=listeners, began=began)
+        _say_finished(run, self.json, began + 60 * config.minutes + compile_seconds() - compiled)
 
 
 @in_order
@@ -84,15 +88,18 @@ class Resume:
         _say_finished(run, self.json)
 
 
-def _say_finished(run: "Run", as_json: bool) -> None:
-    """What the fit came to; within a budget, after a short evaluation. Of several ranks, the first says it."""
+def _say_finished(run: "Run", as_json: bool, until: float = math.inf) -> None:
+    """What the fit came to; within a budget, after a short evaluation, which ends at the time `until`.
+
+    Of several ranks, the first says it.
+    """
     from doubly.core.launch import is_first
 
     if not is_first():
         return
     from doubly.analysis.outcome import outcome
 
-    show(outcome(run, evaluate=run.config.minutes > 0), as_json)
+    show(outcome(run, evaluate=run.config.minutes > 0, until=until), as_json)
     if not as_json:
         folder = shlex.quote(str(run.path))
         print(f"next: doubly evaluate {folder}, doubly report {folder}")
