@@ -252,11 +252,11 @@ def gains(runs: dict[str, Any]) -> Table:
         differences = [
             [own["mean"] - own["last"] for own, _ in pairs],
             [own["ensemble"] - own["last"] for own, _ in pairs],
-            [own["mean"] - other["last"] for own, other in pairs],
-            [own["mean"] - other["ensemble"] for own, other in pairs],
+            *([own["mean"] - other[of] for own, other in pairs] for of in WEIGHTS),
         ]
         rows.append([f"`{name}`", *(over_seeds(each, "+") for each in differences), str(len(mine))])
-    head = ["mean over last sample", "ensemble over last sample", "mean over Adam", "mean over Adam's ensemble"]
+    head = ["mean over last sample", "ensemble over last sample"]
+    head += [f"mean over Adam's {of}" for of in WEIGHTS]
     return Table(["variant", *head, "seeds"], rows)
 
 

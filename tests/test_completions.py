@@ -113,12 +113,11 @@ def test_imputing_everything_is_drawing(name):
     torch.testing.assert_close(there.log_prob, layer.log_prob(params, bits(D), given))
 
 
-def another(case: MissingCase) -> MissingCase:
+def another(case: MissingCase, seed: int = 42) -> MissingCase:
     """The same with other weights, under which the observed values are three times as likely."""
     other = copy.copy(case)
-    other.theta = torch.cat([
-        value.flatten() for i, layer in enumerate(case.model.layers) for value in random_params(layer, 42 + i).values()
-    ])  # fmt: skip
+    params = [random_params(layer, seed + i) for i, layer in enumerate(case.model.layers)]
+    other.theta = torch.cat([value.flatten() for each in params for value in each.values()])
     return other
 
 

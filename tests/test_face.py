@@ -13,6 +13,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 import pytest
+import torch
 
 import doubly
 from doubly import cli
@@ -22,6 +23,8 @@ from doubly.cli import names, parser
 from doubly.core.errors import UserError
 from doubly.data import Data
 from doubly.kernels import loops
+from doubly.latents import RowLikelihoods
+from doubly.posterior.estimates import Chosen
 from doubly.runs import progress
 from doubly.runs.build import Facts, build
 from doubly.runs.config import GROUPS, Config
@@ -211,13 +214,38 @@ def test_finished_chains_are_not_told_to_go_on(capsys, tmp_path):
     assert "resume" not in line
 
 
-@pytest.mark.parametrize("heavy", [1, 2])
-def test_a_fit_and_its_report_agree_on_the_proposal(heavy):
-    """Of ten rows, one with a heavy tail is few, and two are many."""
-    score = outcome.Score(-1.0, 0.1, -2.0, 1.0, 0.1, 10, "mean", unreliable=heavy / 10)
-    said = list(outcome._words(method(), [{"ess": 1.0}], score, None, None))
-    remark = _on_khat(np.array([0.9] * heavy + [0.1] * (10 - heavy)), "draws")
-    assert (remark.level == "note") == ("too low" in " ".join(said)) == (heavy == 2)
+@pytest.mark.parametrize(("khat", "many", "said"), [
+    ([0.9] + [0.1] * 9, False, "reliable for 90% of the rows (k̂ ≤ 0.7)"),
+    ([0.9] * 2 + [0.1] * 8, True, "reliable only for 80% of the rows (k̂ ≤ 0.7): scores by draws are too low"),
+    ([math.nan] + [0.1] * 9, False, "reliable for 90% of the rows (k̂ ≤ 0.7), and of 10% the draws cannot tell"),
+    ([math.nan] * 3 + [0.1] * 7, True, "reliable only for 70% of the rows (k̂ ≤ 0.7), and of 30% the draws cannot"),
+    ([math.nan] * 10, True, "reliable only for 0% of the rows (k̂ ≤ 0.7), and of 100% the draws cannot tell"),
+])  # fmt: skip
+def test_a_fit_and_its_report_agree_on_the_proposal(khat, many, said):
+    """Of ten rows, one with a heavy tail or without a k̂ is few, and two are many; no k̂ is not a good one."""
+    heavy, unknown = sum(k > 0.7 for k in khat), sum(map(math.isnan, khat))
+    score = outcome.Score(-1.0, 0.1, -2.0, 1.0, 0.1, 10, "mean", unreliable=heavy / 10, unknown=unknown / 10)
+    assert f"proposals are {said}" in " ".join(outcome._words(method(), [{"ess": 1.0}], score, None, None))
+    one = torch.ones(10)
+    remark = _on_khat(RowLikelihoods(-one, 20 * one, torch.tensor(khat), 0.1 * one, 200 * one), "draws")
+    assert remark.level == ("note" if many else "good")
+    assert ("The proposal finds" in remark.text) == (not many)
+
+
+def test_draws_that_say_nothing_are_not_taken_for_annealing():
+    """Few sizes of weights, as few binary latents have, leave every k̂ unknown."""
+    rows = np.zeros((10, 5), dtype=np.uint8)
+    one = torch.ones(10)
+    scored = RowLikelihoods(-one, 20 * one, math.nan * one, 0.1 * one, 200 * one)
+    posterior = SimpleNamespace(
+        others=(), collected=1, rows=lambda x: x, choose=lambda *_: Chosen("draws"), score_by=lambda *_: scored,
+        tidy=lambda: None,
+    )  # fmt: skip
+    run = SimpleNamespace(config=Config(minutes=1), posterior=lambda **_: posterior)
+    score = outcome._evaluated(run, Data("rows", rows, rows, rows, (5,), "binary"), method(), [{}])  # type: ignore[arg-type]
+    assert score is not None
+    assert score.how == "mean of the weights, 200 draws"
+    assert (score.unreliable, score.unknown) == (0, 1)
 
 
 # A budget

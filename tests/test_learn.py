@@ -10,18 +10,23 @@ import torch
 from scipy import stats
 
 import doubly
-from doubly import UserError, cli
+from doubly import Posterior, UserError, cli
+from doubly.analysis import table_runs
 from doubly.analysis.table_files import complete_file, odd_rows
 from doubly.analysis.tables import complete, log_missing, log_prob, odd_cells
 from doubly.data import Column, Columns, guess
 from doubly.data.columns import sheet_of
+from doubly.latents import Pair
 from doubly.layers import Chain, Mixed
 from doubly.runs import learn as learning
 from doubly.runs import stack
 from doubly.runs.automatic import candidates
 from doubly.runs.baseline import baselines, gaussian_by_em, started_from
+from doubly.runs.build import Facts, build
 from doubly.runs.learn import Learnt, learn
 from doubly.runs.mixture import Layout, Mixture
+from exact import MISSING, ROW, MissingCase, bits, numbers, random_params
+from test_completions import another, together
 from test_mixed import Small
 from test_tables import table, written
 
@@ -260,10 +265,131 @@ def test_completions_and_copies_follow_the_enumerated_law():
     law = small.law()[fits].softmax(0).numpy()
     rows = row.repeat(300, 1)
     rows[:, 1:4] = math.nan
-    done = complete(SimpleNamespace(members=[(1.0, pair)]), rows, 10)  # type: ignore[arg-type]
+    done = complete(SimpleNamespace(members=[(1.0, [pair])]), rows, 10)  # type: ignore[arg-type]
     for found in (done.expected[:, 1:4], done.copies[:, :, 1:4].mean(0)):
         error = found.std(0) / math.sqrt(300)
         assert (abs(found.mean(0) - law) < 5 * error + 10 * law * (1 - law) / 200).all()
+
+
+def two_samples(name: str) -> tuple[list[MissingCase], Any]:
+    """Weights of four bits of which the second explain what is observed three times as well, as one member."""
+    cases = [MissingCase(name, masked=True)]
+    cases.append(another(cases[0], 39))
+    pairs = [case.pair._replace(theta=case.theta.float(), phi=case.phi.float()) for case in cases]
+    return cases, SimpleNamespace(members=[(1.0, pairs)])
+
+
+@pytest.mark.parametrize("name", ["sbn", "nade:order=reversed"])
+def test_samples_of_the_weights_complete_rows_by_their_shares(name):
+    """A sample counts by p(x_observed | theta_m), in what is expected, in the copies and in log p of what was missing.
+
+    200 rows alike, ten copies: the error is the spread over rows, of which five standard errors are allowed, and the
+    bias of resampling from 200 draws, of the order of 1 / 200, ten times over (or what 20 sweeps of chains leave).
+    """
+    cases, learnt = two_samples(name)
+    law, halves = together(cases), (cases[0].target() + cases[1].target()) / 2
+    for wrong in (halves, *(case.target() for case in cases)):
+        assert (wrong - law).abs().max() > 0.1, "or the test could not tell them apart"
+    rows = torch.where(MISSING, math.nan, ROW).float().repeat(200, 1)
+    done = complete(learnt, rows, 10)
+    ones = bits(4)[cases[0].fits()][:, MISSING].T @ law
+    for found in (done.expected, done.copies.mean(0)):
+        values = found[:, MISSING.numpy()]
+        allowed = 5 * values.std(0) / math.sqrt(200) + 10 * 0.25 / 200
+        assert (abs(values.mean(0) - ones.numpy()) < allowed).all()
+    counts = np.bincount(numbers(torch.as_tensor(done.copies)), minlength=4) / 2000
+    # copies of a row share its draws, which is in the second part of what is allowed
+    np.testing.assert_allclose(counts, law.numpy(), atol=4 * 0.5 / math.sqrt(2000) + 10 * 0.25 / 200)
+    for place in (0, 9):  # no place has a favourite
+        here = np.bincount(numbers(torch.as_tensor(done.copies[place])), minlength=4) / 200
+        np.testing.assert_allclose(here, law.numpy(), atol=4 * 0.5 / math.sqrt(200))
+    whole = bits(4)[cases[0].fits()].float().repeat(100, 1)
+    found = np.exp(log_missing(learnt, whole, whole.masked_fill(MISSING, math.nan))).reshape(100, 4)
+    # a ratio of two estimates by 200 draws: its bias is of the order of 1 / 200, ten times over
+    np.testing.assert_allclose(found.mean(0), law.numpy(), atol=5 * found.std() / 10 + 10 * 0.25 / 200)
+
+
+def test_with_nothing_observed_samples_of_the_weights_count_alike():
+    cases, learnt = two_samples("sbn")
+    found = complete(learnt, torch.full((500, 4), math.nan), 10)
+    marginals = torch.stack([case.log_joint().logsumexp(1).exp() @ bits(4) for case in cases])
+    np.testing.assert_allclose(found.expected.mean(0), marginals.mean(0), atol=10 * 0.25 / 200)
+    np.testing.assert_allclose(found.copies.mean((0, 1)), marginals.mean(0), atol=5 * 0.5 / math.sqrt(500))
+
+
+@pytest.mark.parametrize("name", ["sbn", "nade:order=reversed"])
+def test_bits_are_odd_by_the_enumerated_law(name):
+    """log p(cell | others) = log of sums over samples; without latents the sums over missing bits are exact.
+
+    With latents there are 200 draws of a proposal that knows nothing, of which 50 or more are effective: each log has
+    an error of 1 / sqrt(50) = 0.14 at most, and a cell's that of two, of which two and a half are allowed.
+    """
+    cases, learnt = two_samples(name)
+    columns, rows = Columns(tuple(Column(f"b{i}", "binary") for i in range(4))), bits(4).float()
+    odd = odd_cells(learnt, columns, rows)
+    density = torch.stack([case.log_joint().logsumexp(1) for case in cases]).logsumexp(0) - math.log(2)
+    cells = np.empty((16, 4))
+    for at in range(4):
+        flipped = density[[i ^ (8 >> at) for i in range(16)]]
+        cells[:, at] = (density - torch.logaddexp(density, flipped)).numpy()
+    allowed = 1e-4 if not cases[0].proposal.layers else 2.5 * 0.14 * math.sqrt(2)
+    np.testing.assert_allclose(odd.log_prob, density.numpy(), atol=allowed)
+    np.testing.assert_allclose(odd.excess, cells.mean(0) - cells, atol=allowed)
+
+
+def test_many_missing_bits_are_drawn_and_few_are_summed():
+    """Six bits in an order: of four missing the density is exact, of five by draws it is right within their error."""
+    model = Chain.build("darn", data=6, hidden=())
+    theta = torch.cat([value.flatten() for value in random_params(model.layers[0], 3).values()]).float()
+    pair = Pair(model, theta, Chain.build_proposal("sbn", data=6, hidden=(), masked=True), torch.zeros(0))
+    every = model.log_prob(theta.double(), (bits(6),))
+    for missing, allowed in ((4, 1e-5), (5, 5 * 0.03)):  # relative error of 200 draws: below 0.4 / sqrt(200)
+        row = bits(6)[21].float()
+        row[6 - missing :] = math.nan
+        fits = (bits(6)[:, : 6 - missing] == row[: 6 - missing]).all(1)
+        found = log_prob(SimpleNamespace(members=[(1.0, [pair])]), row[None])  # type: ignore[arg-type]
+        assert found[0] == pytest.approx(every[fits].logsumexp(0).item(), abs=allowed)
+
+
+def test_complete_tables_of_bits_have_odd_cells_and_complete_rows():
+    """Whichever family answers, it can be asked of rows with missing cells though the table had none."""
+    columns = Columns(tuple(Column(f"b{i}", "binary") for i in range(4)))
+    rng = np.random.default_rng(0)
+    rows = torch.as_tensor((rng.random((60, 1)) < 0.5) ^ (rng.random((60, 4)) < 0.1)).float()
+    for only in range(3):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(learning, "candidates", lambda *args, only=only: [candidates(*args)[only]])
+            found = learn(columns, rows, minutes=60, epochs=2)
+        odd = odd_cells(found, columns, torch.tensor([[1.0, 1, 1, 1], [1, 1, 1, 0], [0, 0, 0, 0]]))
+        assert np.isfinite(odd.excess).all()
+        assert odd.strangeness.std() > 0
+        done = complete(found, rows[:3].masked_fill(torch.tensor([True, False, False, False]), math.nan), 4)
+        assert np.isfinite(done.expected).all()
+        assert set(np.unique(done.copies)) <= {0.0, 1.0}
+
+
+def test_a_run_of_several_chains_completes_rows_with_each_chain_s_own_proposal(monkeypatch):
+    """Latent units of chains need not correspond: a proposal of one chain says nothing of the weights of another."""
+    rng = torch.Generator().manual_seed(0)
+    columns = Columns(tuple(Column(f"b{i}", "binary") for i in range(4)))
+    config = doubly.Config(model="sbn", hidden=(3,), proposal="sbn", batch=50)
+    facts = Facts(4, "binary", (4,))
+    method = build(config, facts)
+    first, second = (torch.randn(2, method.model.size, generator=rng) for _ in range(2))
+    train = torch.bernoulli(torch.full((100, 4), 0.5), generator=rng)
+    phi = torch.zeros(method.proposal.size)
+    chains = [Posterior(method, phi, of[-1], of[0], list(of), lambda: train) for of in (first, second)]
+    chains[0].others = chains[1:]
+    run = SimpleNamespace(
+        posterior=lambda: chains[0], facts=facts, columns=columns, config=config, path="run",
+        data=lambda: SimpleNamespace(split=lambda _: train.numpy()),
+    )  # fmt: skip
+    monkeypatch.setattr(table_runs, "MASKED_PASSES", 1)
+    pairs = table_runs.learnt_of(run).pairs  # type: ignore[arg-type]
+    assert [pair.theta.tolist() for pair in pairs] == [theta.tolist() for theta in (*first, *second)]
+    assert torch.equal(pairs[0].phi, pairs[1].phi)
+    assert torch.equal(pairs[2].phi, pairs[3].phi)
+    assert not torch.equal(pairs[0].phi, pairs[2].phi)
 
 
 def says(value: float) -> Mixture:

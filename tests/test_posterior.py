@@ -24,6 +24,7 @@ from doubly.latents import (
     log_likelihood,
 )
 from doubly.latents.completions import ImputeConfig
+from doubly.posterior import codes
 from doubly.posterior.codes import read
 from doubly.posterior.estimates import ScoreConfig
 from doubly.posterior.scores import ensemble, summarise
@@ -106,6 +107,20 @@ def test_codes_of_an_ensemble_are_those_of_its_members_by_their_shares(posterior
     np.testing.assert_allclose(codes, expected, atol=0.06)
     assert abs(by_member.mean(0).numpy() - expected).max() > 0.15, "equal shares must differ for the test to see it"
     assert all(abs(one.numpy() - expected).max() > 0.3 for one in by_member)
+
+
+def test_codes_of_an_ensemble_do_not_depend_on_the_block_that_a_row_is_in(monkeypatch):
+    """By shares that are given, row by row: here each row is explained by one of the members, in turn."""
+    pairs = [Pair(MODEL, theta, PROPOSAL, torch.zeros(PROPOSAL.size)) for theta in SAMPLES]
+    turn = torch.arange(16) % 2
+    bounds = torch.where(turn == torch.arange(2)[:, None], 0.0, -1000.0)
+    monkeypatch.setattr(codes, "ROWS", 5)
+    (found,) = codes.encode(pairs, bits(4), 5000, torch.Generator().manual_seed(0), bounds)
+    by_member = torch.stack([log_joint(theta).softmax(1) @ bits(3) for theta in SAMPLES])
+    expected = by_member[turn, torch.arange(16)]
+    # 5,000 draws of a proposal that knows nothing, of which some hundreds are effective: a few hundredths
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), atol=0.1)
+    assert (by_member[1 - turn, torch.arange(16)] - expected).abs().max() > 0.3
 
 
 def test_an_annealed_ensemble_averages_densities(posterior):
@@ -379,6 +394,38 @@ def test_an_ensemble_has_the_samples_of_all_its_chains(posterior):
             posterior,
             others=[dataclasses.replace(posterior, method=dataclasses.replace(posterior.method, model=other))],
         )
+
+
+def in_chains(posterior: Posterior, samples: int, chains: int) -> Posterior:
+    """Chains of so many samples each, all with weights of their own."""
+    every = [
+        dataclasses.replace(
+            posterior, thetas=(own := [weights(10 * c + s) for s in range(samples)]), last_theta=own[-1]
+        )
+        for c in range(chains)
+    ]
+    return dataclasses.replace(every[0], others=every[1:])
+
+
+def test_the_last_weights_of_several_chains_are_one_of_each(posterior):
+    several = in_chains(posterior, 3, 2)
+    both = np.logaddexp(exact(weights(2)), exact(weights(12))) - math.log(2)
+    np.testing.assert_allclose(several.log_likelihood(X, draws=5000, of="last", by="draws"), both, atol=0.1)
+    assert min(abs(exact(weights(seed)) - both).max() for seed in (2, 12)) > 0.3, "or the test sees nothing"
+
+
+def test_a_thinned_posterior_has_samples_of_every_chain(posterior):
+    """Evenly spaced over each; as many in all as are asked for, but one of each chain at least."""
+    several = in_chains(posterior, 6, 3)
+
+    def which(most: int) -> list[int]:
+        every = [weights(10 * c + s) for c in range(3) for s in range(6)]
+        found = several.thinned(most).samples()
+        return [10 * (i // 6) + i % 6 for theta in found for i, each in enumerate(every) if torch.equal(theta, each)]
+
+    assert which(6) == [1, 4, 11, 14, 21, 24]
+    assert which(1) == which(3) == [3, 13, 23]
+    assert len(which(100)) == 18
 
 
 def test_means_of_the_first_samples_are_found_by_their_number(posterior):

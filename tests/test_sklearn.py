@@ -143,10 +143,33 @@ def test_an_ensemble_scores_and_encodes_by_all_its_members(estimate):
     bounds, codes = enumerated(model)
     expected = np.logaddexp(*bounds) - np.log(2)
     np.testing.assert_allclose(model.score_samples(every), expected, atol=0.2)
+    np.testing.assert_allclose(model._reader.glance(torch.as_tensor(every).float()), expected, atol=0.2)
     share = np.exp(bounds - np.logaddexp(*bounds))
     np.testing.assert_allclose(model.transform(every), (share[..., None] * codes).sum(0), atol=0.1)
     assert abs(bounds[0] - expected).max() > 0.5
     assert abs(codes.mean(0) - (share[..., None] * codes).sum(0)).max() > 0.2
+
+
+def test_an_ensemble_imputes_and_samples_by_all_its_members():
+    """What is missing by the shares p(x_observed | theta_m), new rows of each member alike.
+
+    Shares are off by 0.05 at most, a quarter of what a log density is, and the chance of a bit by as much of what the
+    members differ by; 1,000 completions have a standard error of 0.0145, 8,000 rows one of 0.0056: four of these.
+    """
+    model = ensemble_of_strangers()
+    every = np.array(list(itertools.product([0, 1], repeat=4)))
+    density = np.exp(enumerated(model)[0])
+    drawn = model.sample(8000, random_state=0)
+    np.testing.assert_allclose(drawn.mean(0), (density @ every).mean(0), atol=4 * 0.0056)
+    assert abs((density @ every) - (density @ every).mean(0)).max() > 0.1
+    fits = (every[:, 1:] == 0).all(1)
+    joint = density[:, fits]  # of what is missing, (2 members, 2 values)
+    chance = joint.sum(0)[1] / joint.sum()
+    each = joint[:, 1] / joint.sum(1)
+    allowed = 0.05 * abs(each[1] - each[0]) + 4 * 0.0145
+    copies = model.impute(np.array([[np.nan, 0, 0, 0]]), draws=1000, return_draws=True)
+    assert abs(np.mean([copy[0, 0] for copy in copies]) - chance) < allowed
+    assert min(abs(each.mean() - chance), *abs(each - chance)) > 1.4 * allowed, "or the test sees nothing"
 
 
 def test_draws_that_miss_much_are_replaced_by_annealing():

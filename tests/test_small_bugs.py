@@ -6,25 +6,32 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import torch
 
 from doubly import LAYERS, SAMPLERS, Chain
 from doubly.analysis.accuracy import calibration_error
 from doubly.core.codec import from_tensors, to_tensors
-from doubly.data import Data
+from doubly.core.rows import blocks
+from doubly.data import Data, stored
 from doubly.kernels import gaussian
 from doubly.kernels.noise import key
 from doubly.latents import LikelihoodConfig, Pair, RowLikelihoods, completions, log_likelihood
+from doubly.latents.batch import Batch
 from doubly.latents.completions import Moments, _first_guess
 from doubly.latents.importance import Draws
 from doubly.latents.objectives import Round, Wake
+from doubly.latents.persistent import Persistent
+from doubly.posterior.estimates import larger, trial_stride
 from doubly.posterior.scores import summarise
+from doubly.runs import chains
 from doubly.runs.build import Facts, build
 from doubly.runs.config import Config
 from doubly.samplers import PSGLD, SGD, Adam
 from doubly.training.refit import refit
 from doubly.training.state import moments
 from doubly.training.step import rows_at
+from exact import MissingCase
 
 
 def test_the_error_of_few_draws_is_their_spread():
@@ -190,3 +197,57 @@ def test_an_absent_field_has_its_default_though_it_may_be_none():
 def test_the_options_of_a_spec_win_over_the_settings():
     assert SAMPLERS.make("sghmc:friction=0.3", friction=0.1).friction == 0.3
     assert SAMPLERS.make("sghmc", friction=0.15).friction == 0.15
+
+
+def test_chains_share_the_cores(monkeypatch):
+    monkeypatch.setattr(chains, "cores", lambda: 8)
+    assert [chains.fair_threads(8, number) for number in (1, 2, 4, 8, 16)] == [8, 4, 2, 1, 1]
+    assert chains.fair_threads(1, 4) == 1
+
+
+def test_the_summary_of_chains_tells_what_is_so_now():
+    """Their latest validation, of those that are left."""
+    stands = [
+        chains.Stand(0, trace=[-5.0, -3.0]),
+        chains.Stand(1, trace=[-9.0], lost="killed"),
+        chains.Stand(2, ended="finished", trace=[-4.0, -2.5]),
+        chains.Stand(3),
+    ]
+    assert chains.summary(stands) == "4 chains (1 finished,1 lost), valid -3.00 -2.50 -"
+
+
+@pytest.mark.parametrize("at", [0, 150, 299])
+def test_all_blocks_of_a_store_are_looked_at(at, monkeypatch):
+    """One value that is no bit, or is missing, anywhere in the file."""
+    monkeypatch.setattr(stored, "blocks", lambda rows: blocks(rows, cells=400))
+    rows = np.zeros((300, 4), dtype=np.float32)
+    rows[at, 2] = 0.5
+    assert stored.look(rows, "rows") == (False, False)  # type: ignore[arg-type]
+    rows[at, 2] = math.nan
+    assert stored.look(rows, "rows") == (True, True)  # type: ignore[arg-type]
+    rows[at, 2] = 1
+    assert stored.look(rows, "rows") == (True, False)  # type: ignore[arg-type]
+
+
+def test_the_larger_bound_must_be_ahead_by_the_margin():
+    def found(annealed: float, margin: float) -> str:
+        return larger(lambda: torch.tensor([-5.0]), lambda: torch.tensor([annealed]), margin).estimator
+
+    assert [found(-4.9, 0), found(-5.1, 0), found(-4.6, 0.5), found(-4.4, 0.5)] == [
+        "annealing", "draws", "draws", "annealing",
+    ]  # fmt: skip
+    for rows in (1, 49, 50, 51, 99, 1000):
+        assert len(range(0, rows, trial_stride(rows))) <= 50
+
+
+def test_a_remembered_row_has_the_values_that_are_observed_now():
+    """As where bits are drawn anew from greys: what is observed is not what it was at the last visit."""
+    case = MissingCase("darn", masked=True)
+    states, rng = Persistent(draws=2, sweeps=0).for_missing(case.model), torch.Generator().manual_seed(0)
+    memory = states.init(case.model, 1, rng)
+    pair = case.pair._replace(theta=case.theta.float(), phi=case.phi.float())
+    for observed in ([1.0, 0.0], [0.0, 1.0]):
+        x = torch.tensor([[*observed, math.nan, math.nan]])
+        batch = Batch(pair, x, torch.tensor([0]), memory, rng)
+        assert torch.equal(states._recall(batch).completed[..., :2], x[None, :, :2])  # type: ignore[index]
+        memory = states(batch).memory

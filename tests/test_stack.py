@@ -9,7 +9,17 @@ import torch
 from scipy import stats
 
 from doubly.runs.mixture import Layout, Mixture, by_em, conditioned
-from doubly.runs.stack import answering, bootstrap, contest, designs, hold_out, pruned, stacked
+from doubly.runs.stack import (
+    INFLATIONS,
+    TRIAL,
+    answering,
+    bootstrap,
+    contest,
+    designs,
+    hold_out,
+    pruned,
+    stacked,
+)
 
 LAYOUT = Layout.of("r-c3-r-b", 6)
 SHARE = torch.tensor([0.3, 0.7], dtype=torch.float64)
@@ -149,6 +159,10 @@ def test_stacking_finds_the_best_weights():
     weight = pruned(stacked(scores))
     np.testing.assert_allclose(weight, [0.3, 0.7, 0], atol=0.01)
     assert pruned(torch.tensor([0.01, 0.99], dtype=torch.float64)).tolist() == [0, 1]
+    # rows that belong to one model each: n_k of n, and of one observation more an equal part
+    scores = torch.full((3, 10), -1000.0, dtype=torch.float64)
+    scores[0, :3], scores[1, 3:] = 0.0, 0.0
+    np.testing.assert_allclose(stacked(scores), (np.array([3, 7, 0]) + 1 / 3) / 11, atol=1e-12)
 
 
 def test_the_right_number_of_classes_is_weighed_and_answers():
@@ -165,6 +179,21 @@ def test_the_right_number_of_classes_is_weighed_and_answers():
     assert sum(w for w, _ in found) == pytest.approx(1)
     assert len(found) >= len(chosen)
     assert len(answering([chosen[0][0]], [1.0], LAYOUT, rows, 0, lambda: False)) == 1
+
+
+def test_the_inflation_is_the_one_that_suits_hidden_cells_best():
+    """The scores of a contestant are those of its design with that inflation, and no other has a larger sum."""
+    rows = drawn(40, 0.1)  # few rows, for which a mixture is too sure of itself
+    held = hold_out(LAYOUT, rows, torch.Generator().manual_seed(0))
+    factors = set()
+    for each in contest(LAYOUT, held, 0, lambda: True):
+        plain = each.design._replace(inflation=1.0).fit(LAYOUT, held.seen, 0, iterations=TRIAL)
+        assert torch.equal(plain.inflated(1.5).covariance, 1.5 * plain.covariance)
+        sums = {factor: float(held.score(plain.inflated(factor).log_prob).sum()) for factor in INFLATIONS}
+        assert each.design.inflation == max(sums, key=sums.__getitem__)
+        assert float(each.scores.sum()) == pytest.approx(sums[each.design.inflation])
+        factors.add(each.design.inflation)
+    assert len(factors) > 1, "or the test sees nothing"
 
 
 def test_rows_of_a_bootstrap_count_by_an_exponential_law():

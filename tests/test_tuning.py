@@ -35,6 +35,14 @@ def test_the_step_is_the_share_of_the_mean_squared_gradient():
     assert (abs(ratio - 1) < 6 * math.sqrt(2 / 1000)).all()
 
 
+def test_what_is_measured_is_forgotten_in_so_many_steps():
+    """However long the burn-in was: a step counts for 1 / MEMORY of the running means."""
+    one = torch.ones(2)
+    now = Tuned(one, one, 10 * tuning.MEMORY).after(2 * one, 3 * one)
+    torch.testing.assert_close(now.square, one * (1 + 8 / tuning.MEMORY))
+    torch.testing.assert_close(now.size, one * (1 + 3 / tuning.MEMORY))
+
+
 def test_a_weight_without_a_gradient_does_not_run_away():
     """It moves by no more than a share of its own size, and of that of all weights where it stands at 0."""
     tuned = untuned(torch.zeros(3))

@@ -17,8 +17,9 @@ from doubly.analysis.verdict import ENOUGH, MIXED
 from doubly.core.statistics import stderr
 from doubly.core.types import Of
 from doubly.data import Data, missing_mask
-from doubly.latents import HEAVY_ROWS, RELIABLE, LikelihoodConfig, is_exact
+from doubly.latents import HEAVY_ROWS, RELIABLE, LikelihoodConfig
 from doubly.posterior.estimates import ScoreConfig
+from doubly.posterior.scores import summarise
 from doubly.runs.baseline import baselines
 from doubly.runs.build import build
 from doubly.runs.checkpoints import peek_epoch
@@ -47,7 +48,9 @@ class Score(Result):
     how: str
     """Which weights, and by which estimate."""
     unreliable: float | None = None
-    """The share of rows whose draws have a heavy tail (k̂ > 0.7), where that is known."""
+    """The share of rows whose draws have a heavy tail (k̂ > 0.7); None where rows were not scored by draws."""
+    unknown: float = 0.0
+    """The share of rows of which the draws cannot tell (`posterior.scores.cannot_tell`)."""
 
     def text(self) -> str:
         gain = f"{abs(self.gain):.3f}{plus_minus(self.gain_stderr)} nats a row"
@@ -181,15 +184,20 @@ def _words(
     else:
         yield convergence.text()
     if score.unreliable is not None:
-        sure = f"for {1 - score.unreliable:.0%} of the rows (k̂ ≤ {RELIABLE})"
-        bad = score.unreliable > HEAVY_ROWS
-        yield f"proposals are {'reliable only' if bad else 'reliable'} {sure}" + (
-            ": scores by draws are too low" if bad else ""
-        )
+        yield _reliability(score.unreliable, score.unknown)
     elif method.model.layers[1:] and records[-1]["ess"] and not math.isnan(records[-1]["ess"]):
         yield f"proposals: the draws for a row in a training step are worth {records[-1]['ess']:.1f} equal ones"
     if found is not None and found.temperature is not None:
         yield found.temperature.text()
+
+
+def _reliability(heavy: float, unknown: float) -> str:
+    """What k̂ says of the proposal: of rows of which it says nothing, neither good nor bad."""
+    few = max(heavy, unknown) > HEAVY_ROWS
+    said = f"proposals are {'reliable only' if few else 'reliable'} for {1 - heavy - unknown:.0%} of the rows"
+    said += f" (k̂ ≤ {RELIABLE})"
+    said += f", and of {unknown:.0%} the draws cannot tell" if unknown else ""
+    return said + (": scores by draws are too low" if heavy > HEAVY_ROWS else "")
 
 
 def _advice(
@@ -260,16 +268,18 @@ def _evaluated(
         posterior = posterior.thinned(members)
         of = "ensemble" if posterior.pairs() else "last"
     try:
-        found = posterior.score(rows, SHORT, of)
+        given = posterior.rows(rows)
+        estimator = posterior.choose(SHORT, given, None, of).estimator
+        found = posterior.score_by(estimator, given, SHORT, of)
     except _Enough:
         return None
+    posterior.tidy()
     values, base = found.log_likelihood.double().cpu().numpy(), independent(data, rows)
-    exact = is_exact(posterior.model, method.proposal)
-    annealed = bool(found.khat.isnan().all())
+    short = {"exact": "exact", "annealing": f"annealed, {SHORT.temperatures} temperatures", "draws": "200 draws"}
+    summary = summarise(found)
     whose = "last weights" if of == "last" else "mean of the weights"
     if of == "ensemble":
         whose = f"ensemble of {len(posterior.samples())} samples of the weights"
-    how = "exact" if exact else f"annealed, {SHORT.temperatures} temperatures" if annealed else "200 draws"
     gains = values - base
     return Score(
         log_likelihood=float(values.mean()),
@@ -278,8 +288,9 @@ def _evaluated(
         gain=float(gains.mean()),
         gain_stderr=stderr(torch.as_tensor(gains)),
         n=len(rows),
-        how=f"{whose}, {how}",
-        unreliable=None if exact or annealed else float((found.khat > RELIABLE).double().mean()),
+        how=f"{whose}, {short[estimator]}",
+        unreliable=summary.unreliable / summary.n if estimator == "draws" else None,
+        unknown=summary.unknown / summary.n if estimator == "draws" else 0.0,
     )
 
 

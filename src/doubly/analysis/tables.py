@@ -14,6 +14,7 @@ from doubly.latents.completions import ImputeConfig, Moments
 from doubly.latents.completions import impute as run_chains
 from doubly.latents.importance import log_mean_weight, pick
 from doubly.latents.pair import Pair
+from doubly.posterior.imputation import allocate
 from doubly.runs.learn import Learnt
 from doubly.runs.mixture import Mixture
 
@@ -21,6 +22,7 @@ DRAWS = 200  # of the latents of each row, by each sample of the weights
 MOST_CELLS = 2**22  # draws x rows x entries at a time
 SPREAD_COPIES = 100  # completions behind the spread of a cell, at least
 CHAINS, SWEEPS = 20, 20  # of chains, where the columns have an order
+MOST_SUMMED = 4  # missing bits of a row, over whose values is summed
 
 
 class Completed(NamedTuple):
@@ -36,9 +38,10 @@ class Completed(NamedTuple):
 def complete(learnt: Learnt, rows: Tensor, copies: int = SPREAD_COPIES, seed: int = 0) -> Completed:
     """Complete rows with missing entries (NaN), with all samples of the weights and all mixtures that were learnt.
 
-    With samples of weights, draws of the latents are weighed by what is observed; the expectation is their weighted
-    mean, and each copy has latents that are chosen by weight, then the missing entries drawn given them. Mixtures are
-    exact. Each member of the stack gives as many of the copies as its weight says, on average over seeds.
+    Each member of the stack gives as many of the copies as its weight says, on average over seeds. Mixtures are exact.
+    Samples of the weights are one member: each counts for a row by p(what is observed | its weights). Its draws of the
+    latents are weighed by what is observed; the expectation is their weighted mean, and each copy has latents that are
+    chosen by weight, then the missing entries drawn given them.
     """
     members, rng = learnt.members, generator("cpu", seed, "complete")
     expected, drawn = rows.new_zeros(rows.shape), []
@@ -47,7 +50,7 @@ def complete(learnt: Learnt, rows: Tensor, copies: int = SPREAD_COPIES, seed: in
         if isinstance(member, Mixture):
             parts = [member.complete(rows, asked, rng)]
         else:
-            parts = [_completed(member, block, asked, rng) for block in _blocks(rows)]
+            parts = [_by_shares(member, block, asked, rng) for block in _blocks(rows)]
         expected += weight * torch.cat([mean for mean, _ in parts])
         drawn.append(torch.cat([copy[:number] for _, copy in parts], 1))
     every = torch.cat(drawn)
@@ -62,6 +65,23 @@ def _shares(weights: list[float], copies: int, rng: torch.Generator) -> list[int
         found.append(math.floor((at + weight) * copies + u) - math.floor(at * copies + u))
         at += weight
     return [*found, copies - sum(found)]
+
+
+def _by_shares(pairs: list[Pair], rows: Tensor, copies: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """What samples of the weights expect of rows, and copies of them, each sample by its share of the row."""
+    log_evidence = rows.new_zeros(1, len(rows))
+    if len(pairs) > 1:
+        log_evidence = torch.stack([_log_observed(pair, rows, rng) for pair in pairs])
+        log_evidence = log_evidence.masked_fill(rows.isnan().all(1), 0)
+    share, whose = torch.softmax(log_evidence, 0), allocate(log_evidence, copies, rng)
+    expected, drawn = rows.new_zeros(rows.shape), rows.new_zeros(copies, *rows.shape)
+    for i, pair in enumerate(pairs):
+        mine = whose == i
+        mean, made = _completed(pair, rows, max(1, int(mine.sum(0).max())), rng)
+        turn = (mine.cumsum(0) - 1).clamp(min=0)  # the first of its copies come where it is first
+        expected += share[i, :, None] * mean
+        drawn = torch.where(mine[..., None], made.gather(0, turn[..., None].expand_as(drawn)), drawn)
+    return expected, drawn
 
 
 def _completed(pair: Pair, rows: Tensor, copies: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -114,15 +134,33 @@ def _log_probs(learnt: Learnt, rows: Tensor, seed: int) -> Tensor:
         if isinstance(member, Mixture):
             log_p = member.log_prob(rows)
         else:
-            log_p = torch.cat([log_mean_weight(_weights(member, block, rng)) for block in _blocks(rows)]).double()
+            each = [torch.cat([_log_observed(pair, block, rng) for block in _blocks(rows)]) for pair in member]
+            log_p = torch.stack(each).double().logsumexp(0) - math.log(len(member))
         found.append(log_p + math.log(weight))
     return torch.stack(found)
 
 
-def _weights(pair: Pair, rows: Tensor, rng: torch.Generator) -> Tensor:
-    if pair.proposal.layers or pair.proposal.masked:
-        return propose(pair, rows, DRAWS if pair.proposal.layers else 1, rng).log_weight
-    return pair.model.log_prob(pair.theta, (rows,))[None]
+def _log_observed(pair: Pair, rows: Tensor, rng: torch.Generator) -> Tensor:
+    """log p(what is observed) of each row: exact where few bits are missing and there are no latents."""
+    if pair.proposal.layers or pair.data_layer[0].factorised:
+        return log_mean_weight(propose(pair, rows, DRAWS if pair.proposal.layers else 1, rng).log_weight)
+    missing, found = rows.isnan().sum(1), rows.new_empty(len(rows))
+    for number in missing.unique().tolist():
+        some = missing == number
+        if number <= MOST_SUMMED:
+            found[some] = _summed(pair, rows[some], number)
+        else:
+            found[some] = log_mean_weight(propose(pair, rows[some], DRAWS, rng).log_weight)
+    return found
+
+
+def _summed(pair: Pair, rows: Tensor, number: int) -> Tensor:
+    """The same of rows of bits with so many missing ones: the sum over all that these can be."""
+    every = (torch.arange(2**number)[:, None, None] >> torch.arange(number) & 1).to(rows)  # (values, 1, number)
+    at = rows.isnan().nonzero()[:, 1].view(1, len(rows), number)
+    wide = rows.repeat(len(every), 1, 1)
+    wide.scatter_(2, at.expand(len(every), -1, -1), every.expand(-1, len(rows), -1))
+    return pair.model.log_prob(pair.theta, (wide.flatten(0, 1),)).view(len(every), -1).logsumexp(0)
 
 
 class OddCells(NamedTuple):

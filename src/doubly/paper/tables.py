@@ -20,8 +20,10 @@ parts. Do not compare a number of one part with one of another: they are differe
 1. **The paper's way**: its method and settings. The weights are the mean of M samples; the proposal is fitted to
    them, and K draws from it for each row give a lower bound, as in the paper. Nothing is refined or annealed (but
    rows of Gibbs chains are, see below). Its rivals stand here, too: they are optimised until validation has levelled
-   off, and scored with their last weights. Published numbers are of the same kind, so *difference* is between like
-   and like; those in brackets are bounds. Where many rows have k̂ > 0.7, few of the K draws carry most of the weight,
+   off, and scored with their last weights (*M* is *last*). Published numbers are of the same kind, so *difference* is
+   between like and like; those in brackets are bounds. Do not rank a rival against a sampler by these numbers: a mean
+   of weights may score higher than the last ones, for optimisers as well (as in [quality](reports/quality.md), where
+   all methods are ranked by the mean). Where many rows have k̂ > 0.7, few of the K draws carry most of the weight,
    and the true value is higher.
 2. **Recommended**: our settings, and the best lower bound that we have: by draws or by annealing, whichever gives
    more to validation rows. *Estimate* says which, and how far apart the bounds of annealing from below and above are
@@ -29,8 +31,8 @@ parts. Do not compare a number of one part with one of another: they are differe
    nearer: a part of it is not the model's.
 3. **Annealed alike**: the same weights, all annealed with as many temperatures, from the proposal where its layers
    allow it, else from the prior; in brackets how far apart the bounds are on rows drawn from the model. Here models
-   can be compared, between rows and between the two ways, as far as these gaps allow. Models with a NADE layer cannot
-   be annealed.
+   can be compared, between rows and between the two ways, as far as these gaps allow; rivals still have their last
+   weights. Models with a NADE layer cannot be annealed.
 
 Learning with Gibbs chains does not fit the posterior of the latent variables to the shape of a proposal, and how the
 paper scored it is not known: these rows are annealed in each part.

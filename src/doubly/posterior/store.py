@@ -144,6 +144,11 @@ class Posterior:
         """The generative model's architecture; `model.unflatten(theta)` names the weights."""
         return self.method.model
 
+    @property
+    def chains(self) -> "list[Posterior]":
+        """This chain and the others."""
+        return [self, *self.others]
+
     def mean(self, samples: int | None = None) -> Tensor:
         """The posterior mean of the weights, over all the samples or over the first so many."""
         if self.others:
@@ -170,7 +175,7 @@ class Posterior:
 
     def pairs(self) -> list[Pair]:
         """The same, each with the proposal of its chain; there may be none yet."""
-        return [chain._pair(theta) for chain in self._chains for theta in chain.thetas]
+        return [chain._pair(theta) for chain in self.chains for theta in chain.thetas]
 
     def draws(self) -> list[Tensor]:
         """The samples of the weights: `samples()` by its documented name."""
@@ -180,7 +185,7 @@ class Posterior:
         """The same with at most so many of its samples, evenly spaced over each chain; each keeps one at least."""
         each = max(1, most // (1 + len(self.others)))
         first, *rest = [
-            dataclasses.replace(chain, thetas=imputation.spaced(chain.thetas, each)) for chain in self._chains
+            dataclasses.replace(chain, thetas=imputation.spaced(chain.thetas, each)) for chain in self.chains
         ]
         return dataclasses.replace(first, others=rest)
 
@@ -430,7 +435,7 @@ class Posterior:
         It is an InferenceData for ArviZ 0.x, and a DataTree for 1.x; `stats` are its group `sample_stats`. Latent units
         of different chains need not correspond, so that R-hat of a single weight says little.
         """
-        return to_arviz(self.model, [chain.thetas for chain in self._chains], self.method.window, stats)
+        return to_arviz(self.model, [chain.thetas for chain in self.chains], self.method.window, stats)
 
     # Pictures
 
@@ -466,10 +471,6 @@ class Posterior:
     # The weights that answer, and proposals fitted to them
 
     @property
-    def _chains(self) -> "list[Posterior]":
-        return [self, *self.others]
-
-    @property
     def _format(self) -> RowFormat:
         return RowFormat(self.model.layers[0], self.method.proposal.masked, self.phi.device)
 
@@ -488,7 +489,7 @@ class Posterior:
         choices: dict[str, Callable[[], list[Pair]]] = {
             "auto": self._ensemble if self.others else lambda: [self._pair(self.mean(samples))],
             "mean": lambda: [self._pair(self.mean(samples))],
-            "last": lambda: [chain._pair(chain.last()) for chain in self._chains],
+            "last": lambda: [chain._pair(chain.last()) for chain in self.chains],
             "ensemble": self._ensemble,
         }
         if of not in choices:
@@ -562,7 +563,7 @@ class Posterior:
 
 def together(posteriors: Sequence[Posterior]) -> Posterior:
     """Several as one, whose ensemble has the samples of all their chains."""
-    first, *rest = [chain for each in posteriors for chain in each._chains]
+    first, *rest = [chain for each in posteriors for chain in each.chains]
     return dataclasses.replace(first, others=[dataclasses.replace(chain, others=()) for chain in rest])
 
 

@@ -30,6 +30,7 @@ from doubly.runs.stack import Held, answering, contest, hold_out, pruned, stacke
 from doubly.training import protocol
 from doubly.training.method import Method
 from doubly.training.refit import Halfway, refit
+from doubly.training.state import init
 
 LEAST_ROWS = 5
 MIXTURES = 0.25  # of the time is for the mixtures that compete,
@@ -53,6 +54,7 @@ class Learnt(NamedTuple):
     thetas: list[Tensor]
     """Samples of the weights of the best model with latents, or without if the table is of bits."""
     phi: Tensor
+    """Of the proposal: one for all samples, or (samples, weights) one for each, where they come from several chains."""
     scores: dict[str, float]
     """Of every candidate and base line, in scaled units: mean log-likelihood of a hidden cell given those that are
     seen; of tables of bits, of a held-out row."""
@@ -66,13 +68,15 @@ class Learnt(NamedTuple):
     def pairs(self) -> list[Pair]:
         """The weights that were sampled, with their proposal."""
         method = build(self.config, self.facts)
-        return [Pair(method.model, theta, method.proposal, self.phi) for theta in self.thetas]
+        phis = self.phi if self.phi.dim() > 1 else self.phi.expand(len(self.thetas), -1)
+        return [
+            Pair(method.model, *each) for each in zip(self.thetas, [method.proposal] * len(phis), phis, strict=True)
+        ]
 
     @property
-    def members(self) -> list[tuple[float, Pair | Mixture]]:
-        """All that answer, with weights that sum to one."""
-        pairs = self.pairs if self.share else []
-        return [*((self.share / len(pairs), pair) for pair in pairs), *self.mixtures]
+    def members(self) -> list[tuple[float, list[Pair] | Mixture]]:
+        """All that answer, with weights that sum to one; the samples of a model's weights are one member together."""
+        return [*([(self.share, self.pairs)] if self.share else []), *self.mixtures]
 
 
 def learn(
@@ -181,6 +185,7 @@ def _learn_bits(columns: Columns, rows: Tensor, seed: int, epochs: int, keep: in
     scores |= {racer.name: racer.best for racer in racing}
     best = racing[0]
     thetas, phi = _sampled_and_fitted(best, rows, keep, seed, left)
+    facts = facts._replace(has_missing=True)  # it may be asked of rows with missing cells, whatever the table's were
     note = f"{best.name}: {len(thetas)} sample{'s' * (len(thetas) > 1)} of the weights"
     tell(note)
     return Learnt(best.name, best.config, facts, thetas, phi, scores, (note,))
@@ -196,16 +201,22 @@ def _log_prob(pair: Pair, rows: Tensor, seed: int) -> Tensor:
 def _sampled_and_fitted(
     racer: Racer, rows: Tensor, keep: int, seed: int, left: Time, score: Callable[[Pair], float] | None = None
 ) -> tuple[list[Tensor], Tensor]:
-    """Samples of the weights with all the rows, and a proposal that was fitted to them; else the best weights."""
+    """Samples of the weights with all the rows, and a proposal that was fitted to them; else the best weights.
+
+    The proposal knows of missing cells; where that of the race does not, another one learns of them.
+    """
     samples = _sampled(racer, rows, keep, left.part(PREPARING))
     passes = min(MASKED_PASSES, 2 * racer.method.epochs)
-    pair = racer.pair
+    pair, method = racer.pair, racer.method
+    if not method.proposal.masked:
+        method, passes = build(racer.config, racer.facts._replace(has_missing=True)), 3 * passes
+        pair = Pair(method.model, pair.theta, method.proposal, init(method, rows).phi.theta)
     if samples:
-        phi = fit_proposal(racer.method, samples[-1], pair.phi, rows, seed, left, passes)
+        phi = fit_proposal(method, samples[-1], pair.phi, rows, seed, left, passes)
         # the hidden cells are no longer hidden from these: they must not be worse there
         if score is None or score(pair._replace(theta=samples[-1], phi=phi)) >= racer.best:
             return samples, phi
-    return [pair.theta], fit_proposal(racer.method, pair.theta, pair.phi, rows, seed, left, passes)
+    return [pair.theta], fit_proposal(method, pair.theta, pair.phi, rows, seed, left, passes)
 
 
 def _sampled(racer: Racer, rows: Tensor, keep: int, left: Time) -> list[Tensor]:
@@ -244,8 +255,6 @@ def fit_proposal(
     """
     if not method.proposal.layers:
         return phi
-    if not method.proposal.masked:
-        return refit(method, theta, phi, rows, passes)
     rng = generator("cpu", seed, "masks")
     layer = method.model.layers[0]
     widths = torch.tensor([block.width for block in layer.blocks()])

@@ -7,8 +7,9 @@ import numpy as np
 from doubly.analysis.report.page import Figure, Level, Remark, Section, Table
 from doubly.analysis.report.story import DRAWS, Story
 from doubly.analysis.report.svg import Chart, finite, number
-from doubly.latents import ACTIVE
+from doubly.latents import ACTIVE, RowLikelihoods
 from doubly.latents.likelihood import HEAVY_ROWS, RELIABLE
+from doubly.posterior.scores import summarise
 
 MOVES = 0.1
 """A unit all of whose weights to the layer below are smaller than that, in log-odds, does nothing to it."""
@@ -64,7 +65,7 @@ def latents(story: Story) -> Section:
             *(_use(each) for each in units),
             Table(["latent layer", "kind", "units", "active", "inactive", "without effect below"], lines),
         ],
-        [_on_khat(khat, story.graded.estimator), *(remark for each in units for remark in _on_units(each))],
+        [_on_khat(rows, story.graded.estimator), *(remark for each in units for remark in _on_units(each))],
     )
 
 
@@ -115,24 +116,26 @@ def _use(each: Activity) -> Figure:
     return Figure(f"units-{each.name}", chart.svg(title), title, "The second colour marks inactive units.")
 
 
-def _on_khat(khat: np.ndarray, estimator: str) -> Remark:
-    known = finite(khat)
-    heavy, unknown = float(np.mean(known > RELIABLE)) if len(known) else 0.0, len(khat) - len(known)
-    more = f" Of {unknown} rows the draws cannot tell." if unknown else ""
-    if heavy <= HEAVY_ROWS and unknown <= len(khat) / 2:
-        return Remark(
-            "good",
-            f"The proposal finds the latent variables: {heavy:.0%} of the test rows have k̂ > {RELIABLE}.{more}",
-            5,
+def _on_khat(rows: RowLikelihoods, estimator: str) -> Remark:
+    n, found = len(rows.khat), summarise(rows)
+    heavy, unknown = found.unreliable / n, found.unknown / n
+    more = f" Of {found.unknown} rows the draws cannot tell." if unknown else ""
+    if heavy > HEAVY_ROWS:
+        cure = (
+            "scores are therefore by annealing, which does not depend on it"
+            if estimator == "annealing"
+            else "scores by draws are too low; evaluate with more --draws, a longer --refit or --by annealing"
         )
-    cure = (
-        "scores are therefore by annealing, which does not depend on it"
-        if estimator == "annealing"
-        else "scores by draws are too low; evaluate with more --draws, a longer --refit or --by annealing"
-    )
-    return Remark(
-        "note", f"The proposal misses much: {heavy:.0%} of the test rows have k̂ > {RELIABLE}; {cure}.{more}", 5
-    )
+        said = f"The proposal misses much: {heavy:.0%} of the test rows have k̂ > {RELIABLE}; {cure}.{more}"
+        return Remark("note", said, 5)
+    if unknown > HEAVY_ROWS:
+        why = "their weights are too few, or all alike: those of an exact proposal, or of one that never draws a mode"
+        said = (
+            f"Of {unknown:.0%} of the test rows the draws cannot tell whether the proposal finds the latent variables"
+        )
+        return Remark("note", f"{said} ({why}). {heavy:.0%} have k̂ > {RELIABLE}.", 5)
+    said = f"The proposal finds the latent variables: {heavy:.0%} of the test rows have k̂ > {RELIABLE}.{more}"
+    return Remark("good", said, 5)
 
 
 def _on_units(each: Activity) -> list[Remark]:
