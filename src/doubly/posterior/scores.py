@@ -1,4 +1,4 @@
-"""log p(x) of rows: of one set of weights or of an ensemble of them, by importance sampling or by annealing.
+"""log p(x) of rows: of one set of weights or of an ensemble of them, by importance sampling, annealing or short chains.
 
 Work that is stopped goes on where it was. What is random depends on the seed and on the part of the work, never on
 where it was stopped.
@@ -23,6 +23,7 @@ from doubly.latents import (
     Pair,
     PartialSums,
     RowLikelihoods,
+    ShortChain,
     log_likelihood,
 )
 from doubly.posterior.work import Work, digest, digest_text
@@ -76,13 +77,19 @@ def ensemble(members: list[RowLikelihoods]) -> RowLikelihoods:
     )
 
 
-# Annealing
+# Annealing and short chains
 
 
-def members_by_annealing(
-    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: Annealing, seed: int, work: Work, own: range
+def members_by_moves(
+    pairs: Iterable[Pair],
+    whose: Sequence[str],
+    rows: Tensor,
+    how: Annealing | ShortChain,
+    seed: int,
+    work: Work,
+    own: range,
 ) -> dict[int, RowLikelihoods]:
-    """The same by annealing; there is no tail of weights to look at, and one chain says nothing of its noise."""
+    """The same by annealing or short chains; there is no tail of weights to look at, and one says nothing of its noise."""
     found = {}
     for i, (pair, name) in enumerate(zip(pairs, whose, strict=True)):
         if i not in own:
@@ -95,9 +102,9 @@ def members_by_annealing(
 
 
 def anneal(
-    pair: Pair, rows: Tensor, how: Annealing, seed: int, work: Work, member: int = 0, whose: str = ""
+    pair: Pair, rows: Tensor, how: Annealing | ShortChain, seed: int, work: Work, member: int = 0, whose: str = ""
 ) -> Marginal:
-    """log p(x) by annealed importance sampling; rows that are done stay in the cache until `tidy`.
+    """log p(x) by annealed importance sampling, or by a short chain; rows that are done stay in the cache until `tidy`.
 
     The members of an ensemble have random numbers of their own, so that their errors are independent.
     """
@@ -106,7 +113,8 @@ def anneal(
     found = work.load(name, Marginal) or Marginal(torch.zeros(0), torch.zeros(0))
     while (first := len(found.ess)) < len(rows):
         block = rows[first : first + ANNEALED].float()
-        what = f"annealing rows {first + 1} to {first + len(block)} of {len(rows)}{whose}"
+        what = "annealing" if isinstance(how, Annealing) else "short chains of"
+        what = f"{what} rows {first + 1} to {first + len(block)} of {len(rows)}{whose}"
         rng = generator(pair.theta.device, seed, "annealing", member, first)
         more = how.log_likelihood(pair, block, rng, work.counter(what))
         found = Marginal(*(torch.cat([old.to(new), new]) for old, new in zip(found, more, strict=True)))
@@ -129,9 +137,10 @@ def annealing_gap(pair: Pair, n: int, how: Annealing, seed: int, work: Work) -> 
     return found
 
 
-def _start(pair: Pair, how: Annealing) -> Pair:
+def _start(pair: Pair, how: Annealing | ShortChain) -> Pair:
     """From the prior no proposal is needed, and what is found does not depend on it."""
-    return Pair.alone(pair.model, pair.theta) if how.start == "prior" else pair
+    alone = isinstance(how, Annealing) and how.start == "prior"
+    return Pair.alone(pair.model, pair.theta) if alone else pair
 
 
 # What the log-likelihoods of rows come to
