@@ -14,22 +14,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from latents import BASIS, VARIANTS, learn
 
 from doubly.data import load
 from doubly.latents import Annealing, Pair, ShortChain
 from doubly.runs.build import build
 from doubly.runs.config import Config
+from latents import BASIS, VARIANTS, learn
 
 WORK: dict[str, Annealing | ShortChain] = {
     "annealing, 20 temperatures": Annealing(20, chains=1, start="proposal"),
-    "short chain, 5 states": ShortChain(5, burn_in=5),
+    "short chain, 3 states": ShortChain(3, burn_in=9),
     "annealing, 100 temperatures": Annealing(100, chains=1, start="proposal"),
-    "short chain, 38 states": ShortChain(38),
+    "short chain, 32 states": ShortChain(32, burn_in=31),
     "annealing, 500 temperatures": Annealing(500, chains=1, start="proposal"),
-    "short chain, 238 states": ShortChain(238),
-    "annealing, 2,000 temperatures": Annealing(2000, chains=1, start="proposal"),
-    "short chain, 988 states": ShortChain(988),
+    "short chain, 198 states": ShortChain(198),
+    "short chain, 1,000 states": ShortChain(1000),
 }
 ROWS = 100
 

@@ -43,8 +43,8 @@ def _silent(done: int, total: int) -> None:
 class ShortChain:
     """The estimator for chains of sbn and darn layers, whatever the proposal.
 
-    z* is near a mode of p(z | x), where T(z* <- z) varies least: sweeps from a draw of the proposal lead to it, and a
-    few sweeps of p(x, z)^50.
+    z* is near a mode of p(z | x), where T(z* <- z) varies least: sweeps along the path from the proposal (`paths`) lead
+    towards it, and a few sweeps of p(x, z)^50 end in it.
 
     >>> rng = torch.Generator().manual_seed(0)
     >>> model = Chain.build("sbn", data=4, hidden=(3,))
@@ -60,8 +60,8 @@ class ShortChain:
     states: int = 100
     """S, the states of the chain; each costs two sweeps: one that makes it, and one for T(z* <- z)."""
     chains: ClassVar[int] = 1
-    burn_in: int = 20
-    """Sweeps from a draw of the proposal towards z*, before the cold ones."""
+    burn_in: int = 100
+    """Sweeps towards z*, from the proposal if Gibbs sweeps serve it, else from the prior, before the cold ones."""
 
     def __post_init__(self) -> None:
         if self.states < 1:
@@ -110,9 +110,13 @@ class ShortChain:
 
     def _star(self, start: Path, law: "_Law", rng: torch.Generator, tick: Tick) -> Values:
         """z* of each row."""
-        latents = tuple(value[0] for value in start.draw(1, rng))
-        for powers in (*[Powers()] * self.burn_in, *[Powers(COLDNESS, COLDNESS)] * COLD):
-            latents = sweep_path(law.odds, law.x, latents, rng, powers)
+        latents = start.draw(1, rng)
+        for t in range(self.burn_in):
+            latents = start.sweep(latents, (t + 1) / self.burn_in, rng)
+            tick(len(law.x))
+        latents = tuple(value[0] for value in latents)
+        for _ in range(COLD):
+            latents = sweep_path(law.odds, law.x, latents, rng, Powers(COLDNESS, COLDNESS))
             tick(len(law.x))
         return latents
 
@@ -142,9 +146,10 @@ def _still(steps: Tensor) -> list[int]:
 
 
 def _start(pair: Pair, x: Tensor) -> Path:
-    """Where the way to z* begins: at the proposal if it can be shown these rows, else at the prior."""
+    """Where the way to z* begins: at the proposal if it is swept and can be shown these rows, else at the prior."""
     shown = pair.proposal.masked or not x.isnan().any()
-    return (FromProposal if shown and FromProposal.can_start(pair.model, pair.proposal) else FromPrior)(pair, x)
+    swept = FromProposal.can_start(pair.model, pair.proposal) and FromProposal.is_swept(pair.model, pair.proposal)
+    return (FromProposal if shown and swept else FromPrior)(pair, x)
 
 
 class _State(NamedTuple):

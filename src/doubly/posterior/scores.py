@@ -89,7 +89,7 @@ def members_by_moves(
     work: Work,
     own: range,
 ) -> dict[int, RowLikelihoods]:
-    """The same by annealing or short chains: no tail of weights is to be seen, and one chain says nothing of its noise."""
+    """The same by annealing or short chains: there is no tail of weights, and one chain says nothing of its noise."""
     found = {}
     for i, (pair, name) in enumerate(zip(pairs, whose, strict=True)):
         if i not in own:
