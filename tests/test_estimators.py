@@ -16,10 +16,13 @@ from doubly.analysis import estimators
 from doubly.analysis.config import EvaluateConfig
 from doubly.analysis.estimators import choose, trial_rows, trust
 from doubly.analysis.evaluate import compare, evaluate
+from doubly.analysis.evaluation import FiledEvaluation
+from doubly.analysis.report.sections.quality import result
 from doubly.data import load
 from doubly.latents import Annealing, Gap, Mean, Pair, RowLikelihoods, bound
 from doubly.layers import Chain
 from doubly.posterior.estimates import TRIAL_ROWS, Chosen, Estimator, ScoreConfig
+from doubly.posterior.store import Posterior
 from doubly.runs.folder import Run
 from exact import bits
 
@@ -65,6 +68,28 @@ def test_what_is_insisted_on_is_taken(run):
     printed = found.to_json()
     assert (printed["estimator"], printed["unreliable"]) == ("annealing", 0)
     assert printed["draw_error"] is None
+
+
+def test_a_short_chain_is_taken_where_it_is_asked_for(run, monkeypatch, capsys):
+    """Near what annealing says, with a proposal as it is; and never by itself."""
+    how: dict[str, Any] = {"quiet": True, "refit": 1, "settle": False}
+    annealed = evaluate(run.path, by="annealing", temperatures=100, **how)
+    with monkeypatch.context() as patch:
+        patch.setattr(Posterior, "_refitted", lambda *args: (pytest.fail("a proposal is fitted") for _ in args))
+        found = evaluate(run.path, by="short-chain", states=100, **how)
+    # by one chain of either, a row has an error of some 0.2 nat, and there are hundreds of rows
+    assert abs(found.summary.log_likelihood - annealed.summary.log_likelihood) < 0.1
+    assert "short chains of 100 states" in found.text()
+    assert (found.to_json()["estimator"], found.to_json()["draw_error"]) == ("short-chain", None)
+    filed = FiledEvaluation.from_json(json.loads((run.path / f"evaluations/{found.settings.name}.json").read_text()))
+    assert filed is not None
+    assert (filed.estimator, filed.states) == ("short-chain", 100)
+    assert "short chains, S=100" in result(filed, exact=False).how
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["evaluate", str(run.path), "--by", "short-chain", "--states", "0"])
+    assert "states must be at least 1, got 0" in capsys.readouterr().err
+    with pytest.raises(UserError, match="whole rows only"):
+        run.posterior().log_conditional(*([load("bars").test[:1].astype(float)] * 3), by="short-chain")
 
 
 def test_rows_with_missing_values_are_annealed_where_these_can_be_summed_out(incomplete, tmp_path):
@@ -113,8 +138,9 @@ class Fake:
         return torch.as_tensor(x)
 
     def score_by(self, estimator: Estimator, rows: Any, how: ScoreConfig, *rest: Any) -> RowLikelihoods:
-        """With so many times the draws and the temperatures."""
+        """With so many times the draws, the temperatures and the states."""
         times = how.temperatures // ScoreConfig().temperatures
+        assert how.states == times * ScoreConfig().states
         assert how.draws.draws == times * ScoreConfig().draws.draws
         found = torch.tensor(self.found[times])
         each = [torch.full_like(found, value) for value in (self.ess, self.khat, 0.1, 1000.0)]
@@ -140,6 +166,8 @@ class Fake:
         (Fake([], [], gap=Mean(0.1, 0.05)), "annealing", True),
         (Fake([-10.0, -11.0], [-8.0, -9.0], gap=Mean(0.4, 0.2)), "annealing", False),
         (Fake([-10.0, -11.0], [-9.9, -10.9], gap=Mean(3.0, 0.2)), "annealing", True),
+        (Fake([-10.0, -11.0], [-9.9, -10.9], khat=float("nan")), "short-chain", True),
+        (Fake([-10.0, -11.0], [-9.0, -10.0], khat=float("nan")), "short-chain", False),
     ],
 )
 def test_a_number_is_settled_if_it_is_known_to_be_near(fake, chosen, settled):

@@ -23,9 +23,11 @@ class EvaluateConfig:
     """Take the mean of the first so many samples (M), if the run has stored that mean."""
     by: By = "auto"
     """Estimate: draws of the proposal, annealing from it, or auto, the larger of these lower bounds on a few validation
-    rows."""
+    rows; short-chain is a second opinion of models with sbn and darn layers, and never chosen by itself."""
     temperatures: int = 200
     """Temperatures of annealing, if rows are scored by it."""
+    states: int = 100
+    """States of the chain, if rows are scored by a short chain; each costs two Gibbs sweeps."""
     settle: bool = True
     """See whether the number is settled: by bounds from both sides, or by ten times the work on a few rows."""
     adaptive: bool = False
@@ -57,6 +59,8 @@ class EvaluateConfig:
             raise UserError(f"by must be one of {', '.join(get_args(By))}, got {self.by!r}")
         if self.temperatures < 1:
             raise UserError(f"temperatures must be at least 1, got {self.temperatures}")
+        if self.states < 1:
+            raise UserError(f"states must be at least 1, got {self.states}")
 
     @property
     def name(self) -> str:

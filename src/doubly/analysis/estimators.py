@@ -61,7 +61,7 @@ def scoring(settings: EvaluateConfig) -> ScoreConfig:
     draws = LikelihoodConfig(
         settings.draws, settings.adaptive, refine=settings.refine, memory=settings.memory, seed=settings.seed
     )
-    return ScoreConfig(settings.by, draws, settings.temperatures)
+    return ScoreConfig(settings.by, draws, settings.temperatures, settings.states)
 
 
 def trust(
@@ -88,7 +88,7 @@ def trust(
     )
     moved = (more.log_likelihood - once.log_likelihood).double()
     near = abs(moved.mean().item()) + 2 * (stderr(moved) or 0.0) < (NEAR if error is None else min(NEAR, error))
-    if annealed:
+    if annealed or chosen.estimator == "short-chain":  # neither has a tail of weights to look at
         return Trust(near, gap, moved.mean().item())
     # heavy tails: draws that would move the number have not occurred yet
     heavy = more.khat > RELIABLE

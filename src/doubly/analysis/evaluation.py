@@ -110,6 +110,8 @@ class Evaluation(Result):
             return "exact"
         if self.chosen.estimator == "annealing":
             return f"annealed, {self.settings.temperatures} temperatures"
+        if self.chosen.estimator == "short-chain":
+            return f"short chains of {self.settings.states} states"
         return f"{self.summary.draws_used:.0f} draws, {self.summary.ess:.1f} of them effective"
 
     def _draws(self) -> list[str]:
@@ -173,6 +175,7 @@ class FiledEvaluation:
     refine: int = 0
     estimator: str = "draws"
     temperatures: int | None = None
+    states: int | None = None
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> "FiledEvaluation | None":
@@ -268,6 +271,6 @@ class Curve(Result):
 def doubt(found: LikelihoodSummary) -> str:
     """A remark behind a number that rests on unreliable rows."""
     said = [f"{found.unreliable} rows with k̂ > 0.7"] if found.unreliable else []
-    annealed = math.isnan(found.draw_error)  # there is no tail of weights to look at
+    annealed = math.isnan(found.draw_error)  # or by a short chain: there is no tail of weights to look at
     said += [f"{found.unknown} of unknown k̂"] if found.unknown and not annealed else []
     return f"  ({', '.join(said)})" if said else ""

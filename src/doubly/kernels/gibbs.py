@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from doubly.kernels import bernoulli, choose
-from doubly.kernels.noise import key
+from doubly.kernels.noise import NO_KEY, key
 from doubly.kernels.rows import as_arrays, as_rows
 
 Blocks = tuple[tuple[int, float], ...]
@@ -60,6 +60,25 @@ def sweep(
     return run(value, field, logits, W, V, rng, blocks, chosen)
 
 
+def log_transition(
+    value: Tensor,
+    field: Tensor,
+    logits: Tensor,
+    W: Tensor,
+    V: Tensor | None,
+    to: Tensor,
+    blocks: Blocks | None = None,
+) -> Tensor:
+    """log T(to <- value) (...): how likely it is that a sweep over all units of `value` gives `to` (..., H).
+
+    This is the same pass over the logits as a sweep, in which every unit becomes what `to` has in place of a draw.
+    """
+    tensors = value, field, logits, W, to, *(() if V is None else (V,))
+    run = fused_sweep if choose.fused(*tensors) else plain_sweep
+    odds = run(value, field, logits, W, V, to, blocks).log_odds
+    return F.logsigmoid((2 * to - 1) * odds).sum(-1)
+
+
 @torch.no_grad()
 def plain_sweep(
     value: Tensor,
@@ -67,15 +86,18 @@ def plain_sweep(
     logits: Tensor,
     W: Tensor,
     V: Tensor | None,
-    rng: torch.Generator,
+    source: torch.Generator | Tensor,
     blocks: Blocks | None = None,
     chosen: Tensor | None = None,
 ) -> Swept:
+    """`source` draws the units, or is what they become (..., H)."""
     counts, powers = _divided(blocks, logits.shape[-1])
     shape, n_units = value.shape, value.shape[-1]
     logits = logits.expand(*shape[:-1], -1).reshape(-1, W.shape[1]).clone()
     value, field = (tensor.expand(shape).reshape(-1, n_units).clone() for tensor in (value, field))
     drawn = None if chosen is None else chosen.expand(shape).reshape(-1, n_units)
+    if isinstance(source, Tensor):
+        source = source.expand(shape).reshape(-1, n_units)
     log_odds = torch.full_like(value, torch.nan)
     for k in range(n_units):
         rows = slice(None) if drawn is None else drawn[:, k].nonzero().squeeze(-1)
@@ -84,7 +106,7 @@ def plain_sweep(
         fed = (F.softplus(on) - F.softplus(off)).split(counts, -1)
         odds = field[rows, k] - sum(power * part.sum(-1) for part, power in zip(fed, powers, strict=True))
         log_odds[rows, k] = odds
-        value[rows, k] = bernoulli.plain_draw(odds, rng)
+        value[rows, k] = source[rows, k] if isinstance(source, Tensor) else bernoulli.plain_draw(odds, source)
         change = value[rows, k, None] - old
         logits[rows] = torch.addcmul(here, change, W[k])
         if V is not None:
@@ -98,7 +120,7 @@ def fused_sweep(
     logits: Tensor,
     W: Tensor,
     V: Tensor | None,
-    rng: torch.Generator,
+    source: torch.Generator | Tensor,
     blocks: Blocks | None = None,
     chosen: Tensor | None = None,
 ) -> Swept:
@@ -115,8 +137,13 @@ def fused_sweep(
     rows = [as_rows(tensor, (*value.shape[:-1], tensor.shape[-1])) for tensor in (value, field, logits)]
     if chosen is not None:
         drawn = as_rows(drawn, tuple(value.shape))
-    arrays = as_arrays(*rows, drawn, W.contiguous(), square.contiguous(), log_odds.view(-1, n_units))
-    choose.loops().gibbs(*arrays, np.array(counts, np.int64), np.array(powers, np.float64), *key(rng))
+    forced, at = value.new_empty(0, n_units), NO_KEY
+    if isinstance(source, Tensor):
+        forced = as_rows(source, tuple(value.shape))
+    else:
+        at = key(source)
+    arrays = as_arrays(*rows, drawn, forced, W.contiguous(), square.contiguous(), log_odds.view(-1, n_units))
+    choose.loops().gibbs(*arrays, np.array(counts, np.int64), np.array(powers, np.float64), *at)
     return Swept(value, log_odds)
 
 

@@ -905,6 +905,7 @@ GIBBS_LANE, GIBBS_ALL_LANES = float32(70), 640.0
 GIBBS_SPENT, GIBBS_ALL_SPENT = 85.0, 700.0
 GIBBS_FAR = float32(60)  # beyond this a logit has a sigmoid too small to be multiplied on
 GIBBS_LEAST = float32(2.0**-87)  # which is about that sigmoid
+GIBBS_CERTAIN = float32(3e38)  # beyond any log-odds
 
 
 @_inlined
@@ -1293,10 +1294,18 @@ def gibbs_units(  # noqa: C901 - one hot loop
                     gibbs_add(f, t, float32(new - here), V, k)
 
 
+@_uncounted
+def gibbs_force(noise, t, forced, row):
+    """Noise under or over any log-odds: unit k becomes what `forced` has for it."""
+    below, wanted = noise[t], forced[row]
+    for k in range(below.shape[0]):
+        below[k] = -GIBBS_CERTAIN if wanted[k] != ZERO else GIBBS_CERTAIN
+
+
 @_row
 def gibbs_rows(
-    first, value, field, logits, chosen, W, factors, ends, steep, gentle, reach, sums, V, log_odds, counts, starts,
-    powers, low, high
+    first, value, field, logits, chosen, forced, W, factors, ends, steep, gentle, reach, sums, V, log_odds, counts,
+    starts, powers, low, high
 ):  # fmt: skip
     """Sweep a few rows."""
     count, width, n_fed = min(GIBBS_ROWS, value.shape[0] - first), value.shape[1], W.shape[1]
@@ -1311,7 +1320,10 @@ def gibbs_rows(
     total, whole, spent, far = sums_of[0], sums_of[1], sums_of[2], np.zeros(GIBBS_ROWS, np.bool_)
     for t in range(count):
         gibbs_load(first + t, t, value, field, logits, counts, starts, behind, f, a)
-        gibbs_copy(noise, t, 0, logistic_noise(width, first + t, low, high).reshape((1, -1)), 0, 0, width)
+        if forced.shape[0] > 0:
+            gibbs_force(noise, t, forced, (first + t) % forced.shape[0])
+        else:
+            gibbs_copy(noise, t, 0, logistic_noise(width, first + t, low, high).reshape((1, -1)), 0, 0, width)
         far[t] = gibbs_start(a, state, t)
         choice[t] = (first + t) % max(chosen.shape[0], 1)
     gibbs_units(
@@ -1321,11 +1333,11 @@ def gibbs_rows(
 
 
 @_kernel
-def gibbs(value, field, logits, chosen, W, V, log_odds, counts, powers, low, high):
+def gibbs(value, field, logits, chosen, forced, W, V, log_odds, counts, powers, low, high):
     """Draw every chosen unit of every row once, in order, each given the others; all if `chosen` has no rows.
 
-    `field`, `logits` and `chosen` wrap around. The logits come in blocks of these counts, each with its power, and
-    are padded block by block.
+    Where `forced` has rows, units become what it says in place of being drawn. `field`, `logits`, `chosen` and
+    `forced` wrap around. The logits come in blocks of these counts, each with its power, and are padded block by block.
     """
     starts = np.zeros(counts.shape[0] + 1, np.int64)
     for block in range(counts.shape[0]):
@@ -1341,8 +1353,8 @@ def gibbs(value, field, logits, chosen, W, V, log_odds, counts, powers, low, hig
         gibbs_unit(k, W, counts, starts, padded, factors, ends, steep, gentle, reach, sums)
     for tile in prange((value.shape[0] + GIBBS_ROWS - 1) // GIBBS_ROWS):
         gibbs_rows(
-            tile * GIBBS_ROWS, value, field, logits, chosen, padded, flat, ends, steep, gentle, reach, sums, V,
-            log_odds, counts, starts, powers, low, high
+            tile * GIBBS_ROWS, value, field, logits, chosen, forced, padded, flat, ends, steep, gentle, reach, sums,
+            V, log_odds, counts, starts, powers, low, high
         )  # fmt: skip
 
 

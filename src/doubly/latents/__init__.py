@@ -11,6 +11,7 @@ sweep        Gibbs sweeps
 moves        local moves that leave p(z | x) as it is
 paths        from the prior or the proposal to the posterior
 annealing    annealed importance sampling
+short_chain  one chain around a state, and no temperatures
 objectives   what the proposal ascends
 estimator    what an estimator is: both gradients on a mini-batch
 phases       wake and sleep: from what the proposal learns
@@ -43,6 +44,7 @@ from doubly.latents.objectives import OBJECTIVES, Objective, Wake
 from doubly.latents.pair import Pair
 from doubly.latents.persistent import Persistent
 from doubly.latents.refine import check_refinable
+from doubly.latents.short_chain import ShortChain
 
 ESTIMATORS = Registry("estimator", nais=NAIS, persistent=Persistent, gibbs=Gibbs)
 
@@ -71,6 +73,7 @@ __all__ = [
     "PartialSums",
     "Persistent",
     "RowLikelihoods",
+    "ShortChain",
     "Wake",
     "Wanted",
     "bound",

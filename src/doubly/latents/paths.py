@@ -127,7 +127,8 @@ class FromPrior(Path):
         return chain, self.pair.theta[self.pair.model.size - chain.size :]
 
     @cached_property
-    def _odds(self) -> Odds:
+    def odds(self) -> Odds:
+        """Those of the model, as sweeps take them."""
         return self._with_data(Odds(log_odds(self.pair.model, self.pair.theta)))
 
     def draw(self, chains: int, rng: torch.Generator) -> Values:
@@ -144,7 +145,7 @@ class FromPrior(Path):
 
     def sweep(self, latents: Values, beta: float, rng: torch.Generator) -> Values:
         logits = self.data_logits(latents)
-        return sweep_path(self._odds, self.x, latents, rng, Powers(data=beta), logits=logits)
+        return sweep_path(self.odds, self.x, latents, rng, Powers(data=beta), logits=logits)
 
 
 @dataclass(frozen=True)
@@ -167,7 +168,8 @@ class FromProposal(Path):
         return self.x if self.seen is None or self.pair.proposal.masked else self.seen
 
     @cached_property
-    def _odds(self) -> Odds:
+    def odds(self) -> Odds:
+        """Those of model and proposal, as sweeps take them."""
         proposal = log_odds(self.pair.proposal, self.pair.phi)[::-1]  # which ends in the top layer
         return self._with_data(Odds(log_odds(self.pair.model, self.pair.theta), proposal))
 
@@ -183,7 +185,7 @@ class FromProposal(Path):
     def sweep(self, latents: Values, beta: float, rng: torch.Generator) -> Values:
         seen = self.pair.proposal.seen(self._given)
         powers, logits = Powers(beta, beta, 1 - beta), self.data_logits(latents)
-        return sweep_path(self._odds, self.x, latents, rng, powers, seen=seen, logits=logits)
+        return sweep_path(self.odds, self.x, latents, rng, powers, seen=seen, logits=logits)
 
     def _log_p(self, latents: Values) -> Tensor:
         return self.pair.model.log_prob_latents(self.pair.theta, latents) + self.log_prob_data(latents)

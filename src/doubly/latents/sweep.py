@@ -66,21 +66,56 @@ def sweep_path(
     `seen` is what the proposal is given in the place of x. `logits` are those of complete rows x given the present z1,
     where the caller has them.
     """
-    values = [x, *latents, nothing(odds.model[0].bias)]
+    values = _all(odds, x, latents)
     for level in range(1, len(odds.model)):
-        above, under = values[level + 1], values[level - 1]
-        own = [_Factor(odds.model[level], above, powers.prior)]
-        fed = [_Factor(odds.model[level - 1], under, powers.prior)]
-        if level == 1:
-            fed = [_Factor(odds.model[0], x, powers.data, logits, odds.of_data)]
-        if powers.proposal:
-            given = seen if level == 1 and seen is not None else under
-            own.append(_Factor(odds.proposal[level - 1], given, powers.proposal))
-            if level < len(odds.proposal):
-                fed.append(_Factor(odds.proposal[level], above, powers.proposal))
         units = None if chosen is None else chosen[level - 1]
-        values[level] = _sweep_layer(values[level], own, fed, rng, units)
+        values[level] = _law(odds, values, level, powers, seen, logits).sweep(rng, units)
     return tuple(values[1:-1])
+
+
+@torch.no_grad()
+def sweep_back(odds: Odds, x: Tensor, latents: Values, rng: torch.Generator, logits: Tensor | None = None) -> Values:
+    """A sweep that leaves p(z | x) as it is, in the opposite order: from the top to the bottom, the last unit first.
+
+    It is the reverse T~ of `sweep`, T: p(z | x) T(z' <- z) = p(z' | x) T~(z <- z'). For that holds of the draw of each
+    single unit, which is its own reverse.
+    """
+    values = _all(odds, x, latents)
+    for level in reversed(range(1, len(odds.model))):
+        values[level] = _law(odds, values, level, Powers(), None, logits).reversed().sweep(rng).flip(-1)
+    return tuple(values[1:-1])
+
+
+@torch.no_grad()
+def log_transition(odds: Odds, x: Tensor, latents: Values, to: Values, logits: Tensor | None = None) -> Tensor:
+    """log T(to <- latents): how likely it is that `sweep` makes one of the other."""
+    values, total = _all(odds, x, latents), x.new_zeros(())
+    for level, value in enumerate(to, 1):
+        total = total + _law(odds, values, level, Powers(), None, logits).log_transition(value)
+        values[level] = value
+    return total
+
+
+def _all(odds: Odds, x: Tensor, latents: Values) -> list[Tensor]:
+    """The values of all layers, data first, and the nothing that the top layer is given."""
+    return [x, *latents, nothing(odds.model[0].bias)]
+
+
+def _law(
+    odds: Odds, values: list[Tensor], level: int, powers: Powers, seen: Tensor | None, logits: Tensor | None
+) -> "_Law":
+    """The law of a layer's units given all other values, and each other."""
+    above, under = values[level + 1], values[level - 1]
+    own = [_Factor(odds.model[level], above, powers.prior)]
+    fed = [_Factor(odds.model[level - 1], under, powers.prior)]
+    if level == 1:
+        fed = [_Factor(odds.model[0], under, powers.data, logits, odds.of_data)]
+    if powers.proposal:
+        given = seen if level == 1 and seen is not None else under
+        own.append(_Factor(odds.proposal[level - 1], given, powers.proposal))
+        if level < len(odds.proposal):
+            fed.append(_Factor(odds.proposal[level], above, powers.proposal))
+    return _of_factors(values[level], own, fed)
 
 
 class _Factor(NamedTuple):
@@ -95,10 +130,30 @@ class _Factor(NamedTuple):
     added: Tensor | None = None
 
 
-def _sweep_layer(
-    value: Tensor, own: list[_Factor], fed: list[_Factor], rng: torch.Generator, chosen: Tensor | None
-) -> Tensor:
-    """Sweep units that are the values of the layers `own` and are given to the layers `fed`.
+class _Law(NamedTuple):
+    """Units and their law as `kernels.gibbs` takes it."""
+
+    value: Tensor
+    field: Tensor
+    logits: Tensor
+    W: Tensor
+    V: Tensor | None
+    blocks: gibbs.Blocks
+
+    def sweep(self, rng: torch.Generator, chosen: Tensor | None = None) -> Tensor:
+        return gibbs.sweep(*self[:-1], rng, self.blocks, chosen).value
+
+    def log_transition(self, to: Tensor) -> Tensor:
+        return gibbs.log_transition(*self[:-1], to, self.blocks)
+
+    def reversed(self) -> "_Law":
+        """The same with the last unit first."""
+        V = None if self.V is None else self.V.flip(0, 1)
+        return self._replace(value=self.value.flip(-1), field=self.field.flip(-1), W=self.W.flip(0), V=V)
+
+
+def _of_factors(value: Tensor, own: list[_Factor], fed: list[_Factor]) -> _Law:
+    """The law of units that are the values of the layers `own` and are given to the layers `fed`.
 
     log f = sum_k z_k f_k + 1/2 z V z - sum_blocks power sum_i softplus(logits_i(z)) + constant (`kernels.gibbs`)
     """
@@ -121,7 +176,7 @@ def _sweep_layer(
     logits = torch.cat([part.expand(*shape, -1) for part, _, _ in blocks], -1) if len(blocks) > 1 else blocks[0][0]
     W = torch.cat([into for _, into, _ in blocks], -1) if len(blocks) > 1 else blocks[0][1]
     counts = tuple((into.shape[1], power) for _, into, power in blocks)
-    return gibbs.sweep(value, field, logits, W, V, rng, counts, chosen).value
+    return _Law(value, field, logits, W, V, counts)
 
 
 def _fed(value: Tensor, factor: _Factor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""log p(x) of rows: of one set of weights or of an ensemble of them, by importance sampling or by annealing.
+"""log p(x) of rows: of one set of weights or of an ensemble of them, by importance sampling, annealing or short chains.
 
 Work that is stopped goes on where it was. What is random depends on the seed and on the part of the work, never on
 where it was stopped.
@@ -24,6 +24,7 @@ from doubly.latents import (
     Pair,
     PartialSums,
     RowLikelihoods,
+    ShortChain,
     log_likelihood,
 )
 from doubly.posterior.work import Work, digest, digest_text
@@ -75,13 +76,13 @@ def ensemble(members: list[RowLikelihoods]) -> RowLikelihoods:
     )
 
 
-# Annealing
+# Annealing and short chains
 
 
-def members_by_annealing(
-    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: Annealing, seed: int, work: Work
+def members_by_moves(
+    pairs: Iterable[Pair], whose: Sequence[str], rows: Tensor, how: Annealing | ShortChain, seed: int, work: Work
 ) -> list[RowLikelihoods]:
-    """The same by annealing; there is no tail of weights to look at, and one chain says nothing of its noise."""
+    """The same by annealing or short chains: there is no tail of weights, and one chain says nothing of its noise."""
     found = []
     for i, (pair, name) in enumerate(zip(pairs, whose, strict=True)):
         annealed = anneal(pair, rows, how, seed, work, i, name)
@@ -92,9 +93,9 @@ def members_by_annealing(
 
 
 def anneal(
-    pair: Pair, rows: Tensor, how: Annealing, seed: int, work: Work, member: int = 0, whose: str = ""
+    pair: Pair, rows: Tensor, how: Annealing | ShortChain, seed: int, work: Work, member: int = 0, whose: str = ""
 ) -> Marginal:
-    """log p(x) by annealed importance sampling; rows that are done stay in the cache until `tidy`.
+    """log p(x) by annealed importance sampling, or by a short chain; rows that are done stay in the cache until `tidy`.
 
     The members of an ensemble have random numbers of their own, so that their errors are independent. So has each block
     of rows: ranks take blocks in turn.
@@ -102,10 +103,11 @@ def anneal(
     pair, at_once = _start(pair, how), _annealed_at_once(pair, how)
     name = f"evaluations/annealed-{digest(pair.theta, pair.phi, rows)}-{digest_text(repr((how, seed, member)))}"
     found = work.load(name, Marginal) or Marginal(torch.zeros(0), torch.zeros(0))
+    kind = "annealing" if isinstance(how, Annealing) else "short chains of"
 
     def block(first: int) -> Marginal:
         some = rows[first : first + at_once].float()
-        what = f"annealing rows {first + 1} to {first + len(some)} of {len(rows)}{whose}"
+        what = f"{kind} rows {first + 1} to {first + len(some)} of {len(rows)}{whose}"
         rng = generator(pair.theta.device, seed, "annealing", member, first)
         return how.log_likelihood(pair, some, rng, work.counter(what))
 
@@ -145,15 +147,16 @@ def _of_blocks(starts: Sequence[int], block: Callable[[int], Found], work: Work)
     return work.ranks.shared(len(starts), lambda i: block(starts[i]))
 
 
-def _annealed_at_once(pair: Pair, how: Annealing) -> int:
+def _annealed_at_once(pair: Pair, how: Annealing | ShortChain) -> int:
     """Rows of a block: enough that little is lost, and so few that ranks can share some hundreds of rows."""
     width = sum(layer.n_out for layer in pair.model.layers)
     return max(1, min(ANNEALED, ANNEALED_CELLS // (how.chains * width)))
 
 
-def _start(pair: Pair, how: Annealing) -> Pair:
+def _start(pair: Pair, how: Annealing | ShortChain) -> Pair:
     """From the prior no proposal is needed, and what is found does not depend on it."""
-    return Pair.alone(pair.model, pair.theta) if how.start == "prior" else pair
+    alone = isinstance(how, Annealing) and how.start == "prior"
+    return Pair.alone(pair.model, pair.theta) if alone else pair
 
 
 # What the log-likelihoods of rows come to

@@ -28,6 +28,7 @@ from doubly.latents import (
     Marginal,
     Pair,
     RowLikelihoods,
+    ShortChain,
     explained,
     is_exact,
 )
@@ -200,13 +201,15 @@ class Posterior:
         refine: int = 0,
         by: By = "auto",
         temperatures: int = 200,
+        states: int = 100,
     ) -> np.ndarray:
         """log p(x), one value for each row, from below.
 
         By `draws` of the proposal (with `refine`, after so many steps that fit it to each row alone), by annealing
-        through so many `temperatures`, or by the estimate that gives more to some of the training rows ("auto").
+        through so many `temperatures`, or by that of these two estimates that gives more to some of the training rows
+        ("auto"); or, if it is asked for, by a "short-chain" of so many `states`.
         """
-        how = ScoreConfig(by, LikelihoodConfig(draws=draws, refine=refine, seed=seed), temperatures)
+        how = ScoreConfig(by, LikelihoodConfig(draws=draws, refine=refine, seed=seed), temperatures, states)
         return self.score(x, how, of).log_likelihood.cpu().numpy()
 
     def rows(self, x: np.ndarray) -> Tensor:
@@ -232,9 +235,9 @@ class Posterior:
         """By the settings, or where they leave it open, by the larger bound on trial rows; None takes training rows."""
         if is_exact(self.model, self.method.proposal):
             return Chosen("exact")
-        if how.by == "annealing":
-            self._check_annealing(how, rows)
-            return Chosen("annealing")
+        if how.by == "annealing" or how.by == "short-chain":
+            self._check_moves(how, rows)
+            return Chosen(how.by)
         if how.by == "draws" or not self.can_anneal(how, rows):
             return Chosen("draws")
         if trial is not None:
@@ -275,10 +278,13 @@ class Posterior:
     ) -> list[RowLikelihoods]:
         """log p(x) of each row by each of these weights."""
         refitted, whose = self._refitted(pairs), _whose(pairs)
+        if estimator == "short-chain":
+            chain = ShortChain(how.states)  # z* is moved away from any proposal: none is fitted
+            return scores.members_by_moves(pairs, whose, rows, chain, how.draws.seed, self._work)
         if estimator == "annealing":
             path = how.annealing(self.model, self.method.proposal)
             given = pairs if path.start == "prior" else refitted
-            return scores.members_by_annealing(given, whose, rows, path, how.draws.seed, self._work)
+            return scores.members_by_moves(given, whose, rows, path, how.draws.seed, self._work)
         return scores.members_by_draws(refitted, whose, rows, how.draws, self._work)
 
     def can_anneal(self, how: ScoreConfig, rows: Tensor) -> bool:
@@ -288,6 +294,14 @@ class Posterior:
         except UserError:
             return False
         return True
+
+    def _check_moves(self, how: ScoreConfig, rows: Tensor) -> None:
+        """Refuse models and rows that the estimate which is asked for does not serve."""
+        if how.by == "short-chain":
+            ShortChain(how.states).check(self.model)
+            ShortChain(how.states).check_rows(self.model, rows)
+        else:
+            self._check_annealing(how, rows)
 
     def _check_annealing(self, how: ScoreConfig, rows: Tensor) -> None:
         path = how.annealing(self.model, self.method.proposal)
@@ -384,6 +398,8 @@ class Posterior:
 
     def _scorer(self, how: ScoreConfig, seed: int, of: Of) -> Scorer:
         """By what rows with and without missing values are scored; annealing has to sum these out."""
+        if how.by == "short-chain":
+            raise UserError("a short chain scores whole rows only, got by='short-chain': take draws or annealing")
         path = how.annealing(self.model, self.method.proposal)
         anneals = self.model.layers[0].factorised and path.serves(self.model, self.method.proposal)
         if how.by == "annealing" and not anneals:

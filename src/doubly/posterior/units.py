@@ -76,10 +76,11 @@ class PosteriorInUnits(Posterior):
         refine: int = 0,
         by: By = "auto",
         temperatures: int = 200,
+        states: int = 100,
     ) -> np.ndarray:
         """log p of each row in the table's units, as `Posterior.log_likelihood` finds it."""
         rows = self._units.encode(x)
-        found = super().log_likelihood(rows, draws, of, seed, refine, by, temperatures)
+        found = super().log_likelihood(rows, draws, of, seed, refine, by, temperatures, states)
         return in_units(found, rows, self._units.log_scale)
 
     def sample(self, n: int, of: Of = "auto", seed: int = 0) -> Any:

@@ -128,6 +128,8 @@ def _recipe(name: str, table: Fields, row: Fields) -> Recipe:
     beside |= {key: score.pop(key) for key in ("most_temperatures",) if key in score}
     config = preset(base, **fields)
     evaluation = EvaluateConfig(**{"by": "draws", "of": "mean", "settle": False} | score)
+    if evaluation.by == "short-chain":
+        raise UserError(f"the recipe {name} may be scored by draws, annealing or auto, got by = {evaluation.by!r}")
     return Recipe(
         name, table["title"], label, published, bound, base, config, evaluation, better=better,
         better_score=better_score, **beside,

@@ -174,6 +174,8 @@ def result(found: FiledEvaluation, exact: bool) -> Result:
     draws = "exact" if exact else f"K={found.draws}, {found.ess:.1f} effective"
     if found.estimator == "annealing":
         draws = f"annealed, T={found.temperatures}"
+    if found.estimator == "short-chain":
+        draws = f"short chains, S={found.states}"
     truth = "" if found.truth is None else f"; truth {found.truth:.2f}"
     samples = f" of {found.samples} samples" if found.samples else ""
     ways = ", adaptive" * found.adaptive + (f", refined by {found.refine} steps" if found.refine else "")
