@@ -256,7 +256,7 @@ def test_rows_without_weight_are_left_out_of_gradients_to_rounding(monkeypatch, 
     assert (found.alike is not None) == (flips < 0.5)
     grads = torch.empty(150, 40), torch.empty(150)
     found.vjp(weight.view(5, 30), *grads)
-    exact = linear.log_prob_vjp(*(tensor.double() for tensor in (given, *inputs, value)), grad=True)
+    exact = linear.log_prob_vjp(given.double(), inputs[0].double(), inputs[1].double(), value.double(), grad=True)
     left = weight.double()[:, None] * exact.residual
     # no residual is larger than 1: what is left out and what is rounded, of each of 150 terms, are both within eps
     for a, b in zip(grads, (left.T @ given.view(150, 40).double(), left.sum(0)), strict=True):
@@ -265,11 +265,13 @@ def test_rows_without_weight_are_left_out_of_gradients_to_rounding(monkeypatch, 
 
 def test_nade_leaves_rows_without_weight_out_of_its_gradients():
     inputs, value, weight = nade_inputs((5, 30)), bits(30, 37), concentrated(150).view(5, 30)
-    expected_inputs = [tensor.double().requires_grad_() for tensor in inputs]
-    expected = (weight.double() * nade.plain_log_prob(*expected_inputs, value.double())).sum()
-    inputs = [tensor.requires_grad_() for tensor in inputs]
-    found = torch.autograd.grad((weight * nade.fused_log_prob(*inputs, value)).sum(), inputs)
-    for a, b in zip(found, torch.autograd.grad(expected, expected_inputs), strict=True):
+
+    def weighted(log_prob, inputs: Inputs, value: Tensor) -> tuple[Tensor, ...]:
+        inputs = [tensor.clone().requires_grad_() for tensor in inputs]
+        return torch.autograd.grad((weight * log_prob(*inputs, value)).sum(), inputs)
+
+    expected = weighted(nade.plain_log_prob, [tensor.double() for tensor in inputs], value.double())
+    for a, b in zip(weighted(nade.fused_log_prob, inputs, value), expected, strict=True):
         assert_close(a, b)
 
 
