@@ -193,9 +193,9 @@ class _LogProb(torch.autograd.Function):
         return _summed(grad_c, ctx.n_c), _summed(weight, ctx.n_r), grad_W, grad_V, None, None, None
 
 
-def _at(places: np.ndarray, rows: Tensor, n: int) -> Tensor:
-    """n rows that are zero but for those at these places."""
-    return rows.new_zeros(n, rows.shape[1]).index_copy_(0, torch.from_numpy(places), rows)
+def _at(index: np.ndarray, rows: Tensor, n: int) -> Tensor:
+    """n rows that are zero but for those that have this index."""
+    return rows.new_zeros(n, rows.shape[1]).index_copy_(0, torch.from_numpy(index), rows)
 
 
 def _summed(rows: Tensor, n: int) -> Tensor:

@@ -71,6 +71,6 @@ def rows_that_count(weight: Tensor) -> np.ndarray | None:
     return found if 0 < len(found) < FEW * len(size) else None
 
 
-def taken(places: np.ndarray, *tensors: Tensor) -> list[Tensor]:
-    """The rows of each that stand at these places."""
-    return [torch.from_numpy(array.take(places, 0)) for array in as_arrays(*tensors)]
+def taken(index: np.ndarray, *tensors: Tensor) -> list[Tensor]:
+    """The rows of each that have this index."""
+    return [torch.from_numpy(array.take(index, 0)) for array in as_arrays(*tensors)]
