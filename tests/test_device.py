@@ -24,6 +24,9 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"sampler-{name}": {"sampler": name} for name in SAMPLERS},
     **{f"objective-{name}": {"objective": name} | (VAE if OBJECTIVES[name].pathwise else {}) for name in OBJECTIVES},
     "gibbs": {"estimator": "gibbs"},
+    "remembered": {"estimator": "persistent:chains=2", "hidden": (5, 4)},
+    "remembered-some-units": {"estimator": "persistent", "moves": "gibbs:share=0.5"},
+    "remembered-langevin": {"estimator": "persistent", "moves": "langevin"},
     "resampled": {"resample": True},
     "phi-first": {"phi_first": True, "phi_prior": "normal:scale=1"},
 }

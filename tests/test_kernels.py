@@ -18,7 +18,7 @@ from torch import Tensor
 from doubly.core.errors import UserError
 from doubly.kernels import bernoulli, choose, compiled, darn, gibbs, linear, nade, noise
 from doubly.kernels.compiled import PREFIX, _Files
-from doubly.kernels.rows import as_arrays, as_rows
+from doubly.kernels.rows import as_arrays, as_rows, rows_that_count
 
 pytest.importorskip("numba")
 
@@ -237,6 +237,48 @@ def test_draws_that_are_nearly_alike_have_the_density_and_gradient_of_any(draws,
     for a, b in zip([found.log_prob, *pulled(found, 150, 40)], [expected, *expected_gradients], strict=True):
         assert_close(a, b)
     assert_close(linear.log_prob(given, *inputs, value), expected)
+
+
+def concentrated(n: int) -> Tensor:
+    """Weights between 1 and e^-60, most of which are nothing beside the largest."""
+    return torch.exp(-60 * torch.rand(n, generator=rng(4)))
+
+
+@pytest.mark.parametrize("flips", [0.05, 0.5], ids=["alike", "unlike"])
+def test_rows_without_weight_are_left_out_of_gradients_to_rounding(monkeypatch, flips):
+    monkeypatch.setattr(linear, "WORK", 0)
+    given, value, weight = nearly_alike(5, 30, 40, flips), bits(30, 150), concentrated(150)
+    counted = rows_that_count(weight)
+    assert counted is not None
+    assert len(counted) < 60
+    inputs = normal(150, 40, seed=5), normal(150, seed=6)
+    found = linear.log_prob_vjp(given, *inputs, value, grad=True)
+    assert (found.alike is not None) == (flips < 0.5)
+    grads = torch.empty(150, 40), torch.empty(150)
+    found.vjp(weight.view(5, 30), *grads)
+    exact = linear.log_prob_vjp(given.double(), inputs[0].double(), inputs[1].double(), value.double(), grad=True)
+    left = weight.double()[:, None] * exact.residual
+    # no residual is larger than 1: what is left out and what is rounded, of each of 150 terms, are both within eps
+    for a, b in zip(grads, (left.T @ given.view(150, 40).double(), left.sum(0)), strict=True):
+        assert (a - b).abs().max() <= 4 * EPSILON * weight.sum()
+
+
+def test_nade_leaves_rows_without_weight_out_of_its_gradients():
+    inputs, value, weight = nade_inputs((5, 30)), bits(30, 37), concentrated(150).view(5, 30)
+
+    def weighted(log_prob, inputs: Inputs, value: Tensor) -> tuple[Tensor, ...]:
+        inputs = [tensor.clone().requires_grad_() for tensor in inputs]
+        return torch.autograd.grad((weight * log_prob(*inputs, value)).sum(), inputs)
+
+    expected = weighted(nade.plain_log_prob, [tensor.double() for tensor in inputs], value.double())
+    for a, b in zip(weighted(nade.fused_log_prob, inputs, value), expected, strict=True):
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("weight", [[0.0] * 9, [math.nan] + [0.0] * 8, [math.inf] + [0.1] * 8, [1.0] * 8 + [0.0]])
+def test_all_rows_count_where_weights_are_no_numbers_or_nearly_all_are_large(weight):
+    assert rows_that_count(torch.tensor(weight)) is None
+    assert rows_that_count(torch.tensor(weight, device="meta")) is None
 
 
 @pytest.mark.parametrize(
@@ -629,6 +671,21 @@ def test_fused_gibbs_is_the_plain_one(monkeypatch, batch, blocks, share):
         assert torch.equal(found.value[found.log_odds.isnan()], inputs[0][found.log_odds.isnan()])
     if share != 0:
         assert_gibbs_is_plain(inputs, monkeypatch, blocks=blocks, chosen=chosen)
+
+
+def test_a_sweep_that_does_not_ask_which_units_are_chosen_draws_the_same(monkeypatch):
+    """As on a device: all rows are computed, and those that are not drawn stay as they are."""
+    inputs, chosen = gibbs_inputs((9,), 20, 30), bits(9, 20, ones=0.3).bool()
+    wanted = bits(9, 20, seed=6)
+    columns = iter(range(20))
+    monkeypatch.setattr(bernoulli, "plain_draw", lambda odds, rng: wanted[chosen[:, k := next(columns)], k])
+    expected = gibbs.plain_sweep(*inputs, rng(), chosen=chosen)
+    columns = iter(range(20))
+    monkeypatch.setattr(bernoulli, "plain_draw", lambda odds, rng: wanted[:, next(columns)])
+    monkeypatch.setattr(gibbs, "_is_asked", lambda tensor: False)
+    found = gibbs.plain_sweep(*inputs, rng(), chosen=chosen.to(torch.uint8))
+    assert torch.equal(found.value, expected.value)
+    torch.testing.assert_close(found.log_odds, expected.log_odds, equal_nan=True)
 
 
 @pytest.mark.parametrize(("units", "fed"), [(1, 1), (200, 784), (50, 15), (20, 1001)])

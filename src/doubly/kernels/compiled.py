@@ -88,6 +88,47 @@ class _Compiler(CompilerBase):
         return [passes]
 
 
+def apart(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit` for a function whose body is not to be put in the place of its calls, and is compiled once for all.
+
+    It is for what is long or seldom called, beside a loop that needs all registers.
+    """
+    found: Callable[[Callable[..., Any]], Any] = numba.njit(pipeline_class=_ApartCompiler, forceinline=False, **options)
+    return found
+
+
+@register_pass(mutates_CFG=False, analysis_only=True)
+class _Apart(FunctionPass):
+    """Tells LLVM, as soon as it sees the function, to leave it one."""
+
+    _name = "doubly_apart"
+
+    def __init__(self) -> None:
+        FunctionPass.__init__(self)
+
+    def run_pass(self, state: Any) -> bool:
+        name = state.func_id.func_name
+        library = state.library = state.targetctx.codegen().create_library(state.func_id.func_qualname)
+        optimise = library._optimize_functions
+
+        def marked(module: Any) -> None:
+            for function in module.functions:
+                if not function.is_declaration and f"{len(name)}{name}B" in function.name:
+                    function.add_function_attribute("noinline")
+            optimise(module)
+
+        library._optimize_functions = marked
+        return False
+
+
+class _ApartCompiler(CompilerBase):
+    def define_pipelines(self) -> list[Any]:
+        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
+        passes.add_pass_after(_Apart, NopythonTypeInference)
+        passes.finalize()
+        return [passes]
+
+
 class _Cache(FunctionCache):
     """Numba's cache of a function, with files of another kind in a folder of their own."""
 

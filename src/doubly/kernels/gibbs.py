@@ -95,23 +95,31 @@ def plain_sweep(
     shape, n_units = value.shape, value.shape[-1]
     logits = logits.expand(*shape[:-1], -1).reshape(-1, W.shape[1]).clone()
     value, field = (tensor.expand(shape).reshape(-1, n_units).clone() for tensor in (value, field))
-    drawn = None if chosen is None else chosen.expand(shape).reshape(-1, n_units)
+    drawn = None if chosen is None else chosen.expand(shape).reshape(-1, n_units).bool()
     if isinstance(source, Tensor):
         source = source.expand(shape).reshape(-1, n_units)
     log_odds = torch.full_like(value, torch.nan)
     for k in range(n_units):
-        rows = slice(None) if drawn is None else drawn[:, k].nonzero().squeeze(-1)
+        # a device is not asked which rows are drawn, for that would make the step wait: all are, and some stay
+        stays = None if drawn is None or _is_asked(drawn) else ~drawn[:, k]
+        rows = slice(None) if drawn is None or stays is not None else drawn[:, k].nonzero().squeeze(-1)
         here, old = logits[rows], value[rows, k, None].clone()
         on, off = torch.addcmul(here, 1 - old, W[k]), torch.addcmul(here, old, W[k], value=-1)
         fed = (F.softplus(on) - F.softplus(off)).split(counts, -1)
         odds = field[rows, k] - sum(power * part.sum(-1) for part, power in zip(fed, powers, strict=True))
-        log_odds[rows, k] = odds
-        value[rows, k] = source[rows, k] if isinstance(source, Tensor) else bernoulli.plain_draw(odds, source)
-        change = value[rows, k, None] - old
+        new = source[rows, k] if isinstance(source, Tensor) else bernoulli.plain_draw(odds, source)
+        if stays is not None:
+            odds, new = odds.masked_fill(stays, torch.nan), torch.where(stays, old.squeeze(-1), new)
+        log_odds[rows, k], value[rows, k] = odds, new
+        change = new[:, None] - old
         logits[rows] = torch.addcmul(here, change, W[k])
         if V is not None:
             field[rows] = torch.addcmul(field[rows], change, V[k])
     return Swept(value.view(shape), log_odds.view(shape))
+
+
+def _is_asked(tensor: Tensor) -> bool:
+    return tensor.is_cpu
 
 
 def fused_sweep(

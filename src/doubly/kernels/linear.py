@@ -17,13 +17,14 @@ from torch.autograd.function import once_differentiable
 from doubly.kernels import bernoulli, choose
 from doubly.kernels.bernoulli import weighted_sum
 from doubly.kernels.noise import NO_KEY, key
-from doubly.kernels.rows import as_arrays, as_rows, broadcast, new
+from doubly.kernels.rows import as_arrays, as_rows, broadcast, new, rows_that_count, taken
 
 VOTERS = 31  # draws, of which most decide what is common
 NARROW = 32  # widths below which there is nothing to be gained
 FEW = 3  # draws for which the same is true
 # What adding a column costs, in units of its part of a matrix product: in the forward pass and in the backward pass.
 FORTH, BACK = 3.5, 7.0
+WORK = 2**21  # multiplications of a product, below which no row is left out
 
 
 def affine(given: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
@@ -70,17 +71,16 @@ class Alike(NamedTuple):
     common: Tensor
     where: np.ndarray
     number: np.ndarray
-    differences: int
-    """Of all rows."""
 
     @property
     def arrays(self) -> tuple[np.ndarray, ...]:
         """What the loops read."""
         return *as_arrays(self.given, self.common), self.where, self.number
 
-    def worth(self, cost: float) -> bool:
-        """Whether the product of the common rows and the differences, at that cost, are less than the whole product."""
-        return _worth(cost, self.differences, self.common.shape[0], *self.given.shape)
+    def worth(self, counted: np.ndarray | None) -> bool:
+        """Whether, in the backward pass, the common rows and the differences take less than the rows that count."""
+        number = self.number if counted is None else self.number[counted]
+        return _worth(BACK, int(number.sum()), self.common.shape[0], len(number), self.given.shape[1])
 
 
 def compare(given: Tensor, shape: tuple[int, ...]) -> Alike | None:
@@ -94,7 +94,7 @@ def compare(given: Tensor, shape: tuple[int, ...]) -> Alike | None:
     differences = int(number.sum())
     if not _worth(FORTH, differences, common.shape[0], rows, width):
         return None
-    return Alike(given, torch.from_numpy(common), where, number, differences)
+    return Alike(given, torch.from_numpy(common), where, number)
 
 
 def _worth(cost: float, differences: int, common: int, rows: int, width: int) -> bool:
@@ -119,12 +119,21 @@ class Linear:
     def vjp(self, weight: Tensor, of_weight: Tensor, of_bias: Tensor) -> None:
         """Write the gradients with respect to W and b of the weighted sum over the rows."""
         weight = weight.reshape(-1)
-        alike = self.alike if self.alike is not None and self.alike.worth(BACK) else None
-        if alike is None and len(self.given) == len(self.residual):  # rows are weighed on the narrower side
-            turned = self.residual.transpose(0, 1)
-            torch.mm(turned, self.given * weight.view(-1, 1), out=of_weight)
+        one_each = len(self.given) == len(self.residual)
+        counted = rows_that_count(weight) if one_each and self.given.numel() * self.residual.shape[1] > WORK else None
+        alike = self.alike if self.alike is not None and self.alike.worth(counted) else None
+        if alike is None and one_each:  # rows are weighed on the narrower side
+            given, residual = self.given, self.residual
+            if counted is not None:
+                given, residual, weight = taken(counted, given, residual, weight)
+            turned = residual.transpose(0, 1)
+            torch.mm(turned, given * weight.view(-1, 1), out=of_weight)
             torch.mv(turned, weight, out=of_bias)
             return
+        if counted is not None:  # the loop over differences passes rows without weight by
+            (weight, light), (heavy,) = new(len(weight)), as_arrays(weight)
+            light[:] = 0
+            light[counted] = heavy[counted]
         if not self.given.shape[1]:  # only the bias has weights
             torch.mv(self.residual.transpose(0, 1), weight, out=of_bias)
             return

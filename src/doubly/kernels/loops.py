@@ -18,7 +18,7 @@ from numba.core import cgutils, event
 from numba.extending import intrinsic
 from numpy import float32, float64, int32, int64, uint32, uint64
 
-from doubly.kernels.compiled import kernel
+from doubly.kernels.compiled import apart, kernel
 
 # without the numpy error model a division may raise, and a loop that may be left early is not vectorised
 _exact = njit(forceinline=True, error_model="numpy", fastmath={"contract"})
@@ -27,8 +27,10 @@ _row = njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
 _inlined = njit(forceinline=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz"})
 # without memory of its own, a function need not count who holds an array, which takes longer than a short loop
 _free: Any = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz"}, "_nrt": False}
-_uncounted = njit(**_free)
+# (a function that does not say so itself is inlined if the first that calls it is)
+_uncounted = njit(forceinline=False, **_free)
 _uncounted_inlined = njit(forceinline=True, **_free)
+_apart = apart(**_free)
 # The bodies of parallel loops are calls: whatever stands in them is slow to compile. They take the place as a signed
 # integer, which it is while types are inferred: as the unsigned one that it becomes, they would be compiled twice.
 _kernel = kernel(parallel=True, error_model="numpy")
@@ -908,12 +910,16 @@ GIBBS_LEAST = float32(2.0**-87)  # which is about that sigmoid
 GIBBS_CERTAIN = float32(3e38)  # beyond any log-odds
 
 
-@_inlined
+LOG_2_HIGH, LOG_2_LOW = float32(355 / 512), float32(-2.12194440e-4)  # the first times a whole number is exact
+
+
+@_exact
 def exp(x):
-    """e^x to 1 ulp or so, and 2^-126 or 2^126 beyond these. The whole part of x log2(e) is split off in float64."""
-    power = min(max(float(x) * 1.4426950408889634, -126.0), 126.0)
-    whole = np.rint(power)
-    return exp2(float32(power - whole)) * int32(int32(int32(whole) + int32(127)) << int32(23)).view(float32)
+    """e^x to 1 ulp or so, and 2^-126 or 2^126 beyond these; NaN stays NaN."""
+    whole = min(max(x * LOG2_E, float32(-126)), float32(126)) + float32(3 * 2**22) - float32(3 * 2**22)
+    rest = (x - whole * LOG_2_HIGH) - whole * LOG_2_LOW
+    power = exp2(min(max(rest * LOG2_E, float32(-1)), ONE))
+    return power * int32((int32(whole) + int32(127)) << int32(23)).view(float32)
 
 
 # Two loops in the words of LLVM, which otherwise multiplies the lanes of a product in single precision as it does the
@@ -1006,7 +1012,7 @@ def _multiplier(rows: int) -> Any:
     return multiply
 
 
-_one_row, _two_rows, _four_rows = _multiplier(1), _multiplier(2), _multiplier(4)
+_one_row, _four_rows = _multiplier(1), _multiplier(4)
 
 
 def _largest(context, W, place, n):
@@ -1030,7 +1036,7 @@ def _largest(context, W, place, n):
 _largest_lane: Any = intrinsic(_largest)
 
 
-@_uncounted
+@_apart
 def gibbs_exponentials(W, k, first, count, start, end, padded, factors):
     """W_k of a block, filled up with zeros, and G = e^W of it."""
     w, wide, g = W[k, first : first + count], padded[k, start:end], factors[k, start:end]
@@ -1041,7 +1047,7 @@ def gibbs_exponentials(W, k, first, count, start, end, padded, factors):
         g[i] = exp(wide[i])
 
 
-@_uncounted
+@_apart
 def gibbs_sums(W, k, start, end):
     """The sums of W and of |W|."""
     w, total, size = W[k, start:end], 0.0, 0.0
@@ -1065,30 +1071,37 @@ def within_reach(W, k, start, end):
     return all_lanes <= GIBBS_ALL_LANES and lane <= GIBBS_LANE
 
 
-@_uncounted
-def gibbs_unit(k, W, counts, starts, padded, factors, ends, steep, gentle, reach, sums):
+@_apart
+def gibbs_groups(W, k, start, last):
+    """Where a product that begins here ends: after as many groups as it may have, but one in any case."""
+    end = min(start + GIBBS_GROUP, last)
+    fits = within_reach(W, k, start, end)
+    while fits and end < last and within_reach(W, k, start, min(end + GIBBS_GROUP, last)):
+        end = min(end + GIBBS_GROUP, last)
+    return end, fits
+
+
+@_apart
+def gibbs_unit(k, W, counts, starts, powers, padded, factors, ends, power_of, steep, gentle, reach, sums):
     """The table of unit k and the ends of its products; a group too steep for any product has one by itself.
 
-    sums_k are the sums of W_k over each block, but for what is in steep groups, which a gentle unit does not have.
+    sums_k is the sum of W_k times the powers, but for what is in steep groups, which a gentle unit does not have.
     """
-    gentle[k], reach[k], first, n = True, 0.0, 0, 0
+    gentle[k], reach[k], sums[k], first, n = True, 0.0, 0.0, 0, 0
     for block in range(counts.shape[0]):
-        start, last, sums[k, block] = starts[block], starts[block + 1], 0.0
+        start, last = starts[block], starts[block + 1]
         gibbs_exponentials(W, k, first, counts[block], start, last, padded, factors)
         first += counts[block]
         lane, all_lanes = gibbs_reach(padded, k, start, last)
         reach[k] = max(reach[k], lane / GIBBS_SPENT, all_lanes / GIBBS_ALL_SPENT)
+        whole = all_lanes <= GIBBS_ALL_LANES and lane <= GIBBS_LANE
         while start < last:
-            end = last
-            fits = within_reach(padded, k, start, end)
-            if not fits:  # as many groups as do, but one in any case
-                end = min(start + GIBBS_GROUP, last)
-                fits = within_reach(padded, k, start, end)
-                while fits and end < last and within_reach(padded, k, start, min(end + GIBBS_GROUP, last)):
-                    end = min(end + GIBBS_GROUP, last)
-            steep[k, n], gentle[k] = not fits, gentle[k] and fits
+            end, fits = last, True
+            if not whole:
+                end, fits = gibbs_groups(padded, k, start, last)
+            steep[k, n], gentle[k], power_of[k, n] = not fits, gentle[k] and fits, powers[block]
             if fits:
-                sums[k, block] += gibbs_sums(padded, k, start, end)[0]
+                sums[k] += powers[block] * gibbs_sums(padded, k, start, end)[0]
             ends[k, n], start, n = end, end, n + 1
 
 
@@ -1102,7 +1115,7 @@ def softplus(x):
 # a product.
 
 
-@_uncounted
+@_apart
 def gibbs_careful(logits, t, W, k, start, end, change):
     """sum_i softplus(l_i + change W_i) - softplus(l_i), where products will not do."""
     a, w, total = logits[t, start:end], W[k, start:end], ZERO
@@ -1111,53 +1124,7 @@ def gibbs_careful(logits, t, W, k, start, end, change):
     return float(total)
 
 
-@_uncounted_inlined
-def gibbs_multiply(n, x, y, state, factors, place, start, end):
-    """The logarithms of the products of n rows from start to end, whose x and y begin at these places; 0 beyond n."""
-    count, p, q, r, s = end - start, 0.0, 0.0, 0.0, 0.0
-    place, a, b, c, d = place + start, x[0] + start, y[0] + start, x[1] + start, y[1] + start
-    if n == 4:
-        e, f, g, h = x[2] + start, y[2] + start, x[3] + start, y[3] + start
-        return _four_rows(state, factors, place, count, a, b, c, d, e, f, g, h)
-    if n == 1:
-        (p,) = _one_row(state, factors, place, count, a, b)
-    else:
-        p, q = _two_rows(state, factors, place, count, a, b, c, d)
-    if n == 3:
-        (r,) = _one_row(state, factors, place, count, x[2] + start, y[2] + start)
-    return p, q, r, s
-
-
-@_uncounted_inlined
-def gibbs_fed(k, rows, n, on, x, y, state, logits, W, factors, ends, steep, starts, powers, total):
-    """sum_i c_i [softplus(l_i where unit k is turned over) - softplus(l_i)] of n rows, but for the sums of W_k.
-
-    Gentle units leave out the products of x + y, too.
-    """
-    start, number, p, q, r, s = 0, 0, 0.0, 0.0, 0.0, 0.0
-    for i in range(n):
-        total[i] = 0.0
-    for block in range(powers.shape[0]):
-        while start < starts[block + 1]:
-            end = ends[k, number]
-            if steep[k, number]:
-                for i in range(n):
-                    flip = float32(1 - 2 * on[i])
-                    total[i] += powers[block] * gibbs_careful(logits, rows[i], W, k, start, end, flip)
-            else:
-                a, b, c, d = gibbs_multiply(n, x, y, state, factors, k * W.shape[1], start, end)
-                p += powers[block] * a
-                q += powers[block] * b
-                r += powers[block] * c
-                s += powers[block] * d
-            start, number = end, number + 1
-    total[0] += p
-    total[1] += q
-    total[2] += r
-    total[3] += s
-
-
-@_uncounted
+@_apart
 def gibbs_start(logits, state, t):
     """x and y of row t from its logits, x + y = 1. Gives back whether one of these is far out."""
     a, n = logits[t], logits.shape[1]
@@ -1172,7 +1139,7 @@ def gibbs_start(logits, state, t):
     return far != 0
 
 
-@_uncounted
+@_apart
 def gibbs_normalise(state, t, n):
     """Make x + y of row t 1 again. Gives back whether a number has become too small to be relied on."""
     x, y, far = state[2 * t * n : (2 * t + 1) * n], state[(2 * t + 1) * n : (2 * t + 2) * n], int32(0)
@@ -1185,7 +1152,7 @@ def gibbs_normalise(state, t, n):
     return far != 0
 
 
-@_uncounted
+@_apart
 def gibbs_turn(state, place, factors, k, n):
     """y, or x of a unit that was on, times G."""
     x, g = state[place : place + n], factors[k * n : (k + 1) * n]
@@ -1193,14 +1160,14 @@ def gibbs_turn(state, place, factors, k, n):
         x[i] *= g[i]
 
 
-@_uncounted
+@_apart
 def gibbs_add(out, t, change, source, k):
     f, v = out[t], source[k]
     for j in range(v.shape[0]):
         f[j] += change * v[j]
 
 
-@_uncounted
+@_apart
 def gibbs_follow(logits, t, behind, value, row, W):
     """Bring the logits of a row, which are those of the values `behind`, up to its present ones."""
     for k in range(value.shape[1]):
@@ -1209,7 +1176,7 @@ def gibbs_follow(logits, t, behind, value, row, W):
             behind[t, k] = value[row, k]
 
 
-@_uncounted
+@_apart
 def gibbs_copy(out, t, start, source, row, first, count):
     """Part of a row, in one loop: Numba copies slices number by number."""
     a, b = out[t, start : start + count], source[row, first : first + count]
@@ -1217,7 +1184,7 @@ def gibbs_copy(out, t, start, source, row, first, count):
         a[i] = b[i]
 
 
-@_uncounted
+@_apart
 def gibbs_load(row, t, value, field, logits, counts, starts, behind, f, a):
     """Value, field and logits of a row."""
     gibbs_copy(behind, t, 0, value, row, 0, value.shape[1])
@@ -1239,59 +1206,131 @@ def aligned(size):
     return memory[skipped : skipped + size]
 
 
-@_uncounted
-def gibbs_renew(k, rows, n, first, value, behind, a, state, far, whole, spent, W, gentle, reach):
-    """Make x and y of rows fit for the products of unit k, and their logits for it if it is not gentle."""
-    for i in range(n):
-        t = rows[i]
-        if spent[t] > 0.0 and (spent[t] + reach[k] > 1.0 or not gentle[k]):
-            far[t], whole[t], spent[t] = gibbs_normalise(state, t, W.shape[1]), 0.0, 0.0
-        if far[t] or not gentle[k]:
-            gibbs_follow(a, t, behind, value, first + t, W)
-        if far[t]:
-            far[t] = gibbs_start(a, state, t)
+# Of each row of a tile: log prod x + y, what has been spent of the reach, and whether x or y is far out.
+WHOLE, SPENT, FAR = 0, 1, 2
+# Of its units: the values that its logits belong to, their field and their noise.
+BEHIND, FIELD, NOISE = 0, 1, 2
+
+
+@_apart
+def gibbs_renew(t, row, k, value, units, status, a, state, W, gentle):
+    """Make x and y of a row fit for the products of unit k, and its logits for a unit that is not gentle."""
+    if status[SPENT, t] > 0.0:
+        far = gibbs_normalise(state, t, W.shape[1])
+        status[WHOLE, t], status[SPENT, t], status[FAR, t] = 0.0, 0.0, 1.0 if far else 0.0
+    if status[FAR, t] != 0.0 or not gentle[k]:
+        gibbs_follow(a, t, units[BEHIND], value, row, W)
+    if status[FAR, t] != 0.0:
+        status[FAR, t] = 1.0 if gibbs_start(a, state, t) else 0.0
+
+
+@_apart
+def gibbs_flip(t, row, k, here, product, value, units, status, a, state, W, factors, gentle, reach, V):
+    """Turn unit k of a row over, with all that follows it."""
+    n_fed = W.shape[1]
+    value[row, k] = float32(1 - here)
+    if gentle[k] and status[FAR, t] == 0.0:
+        gibbs_turn(state, (2 * t + 1 - here) * n_fed, factors, k, n_fed)
+        status[WHOLE, t], status[SPENT, t] = product, status[SPENT, t] + reach[k]
+    else:
+        gibbs_follow(a, t, units[BEHIND], value, row, W)
+        far = gibbs_start(a, state, t)
+        status[WHOLE, t], status[SPENT, t], status[FAR, t] = 0.0, 0.0, 1.0 if far else 0.0
+    if V.shape[0] > 0:
+        gibbs_add(units[FIELD], t, float32(1 - 2 * here), V, k)
+
+
+@_uncounted_inlined
+def gibbs_settle(
+    t, row, k, here, product, log_odds, value, units, status, a, state, W, factors, gentle, reach, sums, V
+):  # fmt: skip
+    """Draw unit k of a row, `product` being the logarithm of that of the factors of the other value."""
+    fed = product - status[WHOLE, t]
+    odds = units[FIELD, t, k] - float32(sums[k] - fed if here else fed)
+    log_odds[row, k] = odds
+    if (odds > units[NOISE, t, k]) != (here != 0):
+        gibbs_flip(t, row, k, here, product, value, units, status, a, state, W, factors, gentle, reach, V)
+
+
+@_apart
+def gibbs_alone(
+    t, row, k, log_odds, value, units, status, a, state, W, factors, ends, power_of, steep, gentle, reach, sums, V
+):  # fmt: skip
+    """Draw unit k of one row, whatever its weights are."""
+    if not gentle[k] or status[SPENT, t] + reach[k] > 1.0:
+        gibbs_renew(t, row, k, value, units, status, a, state, W, gentle)
+    n_fed, here = W.shape[1], 1 if value[row, k] != ZERO else 0
+    x, y, start, number, product = (2 * t + here) * n_fed, (2 * t + 1 - here) * n_fed, 0, 0, 0.0
+    while start < n_fed:
+        end = ends[k, number]
+        if steep[k, number]:
+            found = gibbs_careful(a, t, W, k, start, end, float32(1 - 2 * here))
+        else:
+            (found,) = _one_row(state, factors, k * n_fed + start, end - start, x + start, y + start)
+        product += power_of[k, number] * found
+        start, number = end, number + 1
+    gibbs_settle(
+        t, row, k, here, product, log_odds, value, units, status, a, state, W, factors, gentle, reach, sums, V
+    )  # fmt: skip
+
+
+@_uncounted_inlined
+def gibbs_four(
+    first, k, log_odds, value, units, status, a, state, W, factors, ends, power_of, gentle, reach, sums, V
+):  # fmt: skip
+    """Draw a gentle unit of four rows, which fetch G together."""
+    n, first_free = W.shape[1], 1.0 - reach[k]
+    for t in range(GIBBS_ROWS):
+        if status[SPENT, t] > first_free:
+            gibbs_renew(t, first + t, k, value, units, status, a, state, W, gentle)
+    h, i = 1 if value[first, k] != ZERO else 0, 1 if value[first + 1, k] != ZERO else 0
+    j, m = 1 if value[first + 2, k] != ZERO else 0, 1 if value[first + 3, k] != ZERO else 0
+    start, number, p, q, r, s = 0, 0, 0.0, 0.0, 0.0, 0.0
+    while start < n:
+        end, power = ends[k, number], power_of[k, number]
+        c, d, e, f = _four_rows(
+            state, factors, k * n + start, end - start, h * n + start, (1 - h) * n + start,
+            (2 + i) * n + start, (3 - i) * n + start, (4 + j) * n + start, (5 - j) * n + start,
+            (6 + m) * n + start, (7 - m) * n + start,
+        )  # fmt: skip
+        p, q, r, s = p + power * c, q + power * d, r + power * e, s + power * f
+        start, number = end, number + 1
+    gibbs_settle(0, first, k, h, p, log_odds, value, units, status, a, state, W, factors, gentle, reach, sums, V)
+    gibbs_settle(1, first + 1, k, i, q, log_odds, value, units, status, a, state, W, factors, gentle, reach, sums, V)
+    gibbs_settle(2, first + 2, k, j, r, log_odds, value, units, status, a, state, W, factors, gentle, reach, sums, V)
+    gibbs_settle(3, first + 3, k, m, s, log_odds, value, units, status, a, state, W, factors, gentle, reach, sums, V)
 
 
 @_uncounted
-def gibbs_units(  # noqa: C901 - one hot loop
-    first, count, value, chosen, choice, behind, f, noise, a, state, far, W, factors, ends, steep, gentle, reach, sums,
-    V, log_odds, starts, powers, rows, on, x, y, total, whole, spent
+def gibbs_drawn(chosen, row, k):
+    """Whether unit k of a row is to be drawn."""
+    return chosen.shape[0] == 0 or chosen[row % chosen.shape[0], k] != 0
+
+
+@_apart
+def gibbs_units(
+    first, count, value, chosen, units, status, a, state, W, factors, ends, power_of, steep, gentle, reach, sums, V,
+    log_odds
 ):  # fmt: skip
     """Draw the units of a few rows, one after the other."""
-    width, n_fed = value.shape[1], W.shape[1]
-    for k in range(width):
-        n, most = 0, 0.0
+    for k in range(value.shape[1]):
+        together = gentle[k] and count == GIBBS_ROWS
+        if together and chosen.shape[0] > 0:
+            for t in range(GIBBS_ROWS):
+                together = together and gibbs_drawn(chosen, first + t, k)
+        if together:
+            gibbs_four(
+                first, k, log_odds, value, units, status, a, state, W, factors, ends, power_of, gentle, reach, sums, V
+            )  # fmt: skip
+            continue
         for t in range(count):
-            if chosen.shape[0] == 0 or chosen[choice[t], k] != 0:
-                here = 1 if value[first + t, k] != ZERO else 0
-                rows[n], on[n], x[n], y[n] = t, here, (2 * t + here) * n_fed, (2 * t + 1 - here) * n_fed
-                most, n = max(most, spent[t]), n + 1
+            if gibbs_drawn(chosen, first + t, k):
+                gibbs_alone(
+                    t, first + t, k, log_odds, value, units, status, a, state, W, factors, ends, power_of, steep,
+                    gentle, reach, sums, V
+                )  # fmt: skip
             else:
                 log_odds[first + t, k] = float32(np.nan)
-        if n == 0:
-            continue
-        if most + reach[k] > 1.0 or not gentle[k]:
-            gibbs_renew(k, rows, n, first, value, behind, a, state, far, whole, spent, W, gentle, reach)
-        gibbs_fed(k, rows, n, on, x, y, state, a, W, factors, ends, steep, starts, powers, total)
-        sum_k = 0.0
-        for block in range(powers.shape[0]):
-            sum_k += powers[block] * sums[k, block]
-        for i in range(n):
-            t, here = rows[i], on[i]
-            fed = total[i] - whole[t]
-            odds = f[t, k] - float32(sum_k - fed if here else fed)
-            log_odds[first + t, k] = odds
-            new = 1 if odds > noise[t, k] else 0
-            if new != here:
-                value[first + t, k] = float32(new)
-                if gentle[k] and not far[t]:
-                    gibbs_turn(state, y[i], factors, k, n_fed)
-                    whole[t], spent[t] = total[i], spent[t] + reach[k]
-                else:
-                    gibbs_follow(a, t, behind, value, first + t, W)
-                    far[t], whole[t], spent[t] = gibbs_start(a, state, t), 0.0, 0.0
-                if V.shape[0] > 0:
-                    gibbs_add(f, t, float32(new - here), V, k)
 
 
 @_uncounted
@@ -1304,31 +1343,24 @@ def gibbs_force(noise, t, forced, row):
 
 @_row
 def gibbs_rows(
-    first, value, field, logits, chosen, forced, W, factors, ends, steep, gentle, reach, sums, V, log_odds, counts,
-    starts, powers, low, high
+    first, value, field, logits, chosen, forced, W, factors, ends, power_of, steep, gentle, reach, sums, V, log_odds,
+    counts, starts, low, high
 ):  # fmt: skip
     """Sweep a few rows."""
     count, width, n_fed = min(GIBBS_ROWS, value.shape[0] - first), value.shape[1], W.shape[1]
     state, a = aligned(GIBBS_ROWS * 2 * n_fed), np.empty((GIBBS_ROWS, n_fed), float32)
-    units = np.empty((3, GIBBS_ROWS, width), float32)
-    behind, f, noise = units[0], units[1], units[2]
-    # of the rows that draw a unit: which they are, whether it is on, where x and y are
-    places = np.zeros((5, GIBBS_ROWS), np.int64)
-    rows, on, x, y, choice = places[0], places[1], places[2], places[3], places[4]
-    # what comes of their products; and of every row log prod x + y, and what has been spent of the reach
-    sums_of = np.zeros((3, GIBBS_ROWS), float64)
-    total, whole, spent, far = sums_of[0], sums_of[1], sums_of[2], np.zeros(GIBBS_ROWS, np.bool_)
+    units, status = np.empty((3, GIBBS_ROWS, width), float32), np.zeros((3, GIBBS_ROWS), float64)
     for t in range(count):
-        gibbs_load(first + t, t, value, field, logits, counts, starts, behind, f, a)
+        gibbs_load(first + t, t, value, field, logits, counts, starts, units[BEHIND], units[FIELD], a)
         if forced.shape[0] > 0:
-            gibbs_force(noise, t, forced, (first + t) % forced.shape[0])
+            gibbs_force(units[NOISE], t, forced, (first + t) % forced.shape[0])
         else:
-            gibbs_copy(noise, t, 0, logistic_noise(width, first + t, low, high).reshape((1, -1)), 0, 0, width)
-        far[t] = gibbs_start(a, state, t)
-        choice[t] = (first + t) % max(chosen.shape[0], 1)
+            noise = logistic_noise(width, first + t, low, high).reshape((1, -1))
+            gibbs_copy(units[NOISE], t, 0, noise, 0, 0, width)
+        status[FAR, t] = 1.0 if gibbs_start(a, state, t) else 0.0
     gibbs_units(
-        first, count, value, chosen, choice, behind, f, noise, a, state, far, W, factors, ends, steep, gentle, reach,
-        sums, V, log_odds, starts, powers, rows, on, x, y, total, whole, spent
+        first, count, value, chosen, units, status, a, state, W, factors, ends, power_of, steep, gentle, reach, sums,
+        V, log_odds
     )  # fmt: skip
 
 
@@ -1347,14 +1379,16 @@ def gibbs(value, field, logits, chosen, forced, W, V, log_odds, counts, powers, 
     flat = aligned(units * length)
     padded, factors = np.empty((units, length), float32), flat.reshape((units, length))
     ends, steep = np.empty((units, most), np.int64), np.empty((units, most), np.bool_)
+    power_of, sums = np.empty((units, most), float64), np.empty(units, float64)
     gentle, reach = np.empty(units, np.bool_), np.empty(units, float64)
-    sums = np.empty((units, counts.shape[0]), float64)
     for k in prange(units):
-        gibbs_unit(k, W, counts, starts, padded, factors, ends, steep, gentle, reach, sums)
+        gibbs_unit(
+            int64(k), W, counts, starts, powers, padded, factors, ends, power_of, steep, gentle, reach, sums
+        )  # fmt: skip
     for tile in prange((value.shape[0] + GIBBS_ROWS - 1) // GIBBS_ROWS):
         gibbs_rows(
-            tile * GIBBS_ROWS, value, field, logits, chosen, forced, padded, flat, ends, steep, gentle, reach, sums,
-            V, log_odds, counts, starts, powers, low, high
+            int64(tile) * GIBBS_ROWS, value, field, logits, chosen, forced, padded, flat, ends, power_of, steep, gentle,
+            reach, sums, V, log_odds, counts, starts, low, high
         )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ and V are (D, H): row j of W is what x_j = 1 adds, row i of V what output i read
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -17,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from doubly.kernels import bernoulli, choose
 from doubly.kernels.noise import NO_KEY, key
-from doubly.kernels.rows import as_arrays, as_rows, broadcast
+from doubly.kernels.rows import as_arrays, as_rows, broadcast, rows_that_count, taken
 
 Rows = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -180,10 +181,21 @@ class _LogProb(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         W, V, value, residual, end, exact = ctx.saved_tensors
+        n, counted = len(grad), None if exact.any() else rows_that_count(grad)  # a tile is exact as a whole
+        if counted is not None:
+            (value,), (end, residual, grad) = taken(counted % len(value), value), taken(counted, end, residual, grad)
+            exact = exact[: math.ceil(len(counted) / choose.loops().ROWS)]
         weight = residual * grad.unsqueeze(-1)
         grad_c, grad_W, grad_V = torch.empty_like(end), torch.empty_like(W), torch.empty_like(V)
         choose.loops().nade_backward(*as_arrays(W, V, value, weight, end, exact, grad_c, grad_W, grad_V))
+        if counted is not None:
+            grad_c, weight = _at(counted, grad_c, n), _at(counted, weight, n)
         return _summed(grad_c, ctx.n_c), _summed(weight, ctx.n_r), grad_W, grad_V, None, None, None
+
+
+def _at(index: np.ndarray, rows: Tensor, n: int) -> Tensor:
+    """n rows that are zero but for those that have this index."""
+    return rows.new_zeros(n, rows.shape[1]).index_copy_(0, torch.from_numpy(index), rows)
 
 
 def _summed(rows: Tensor, n: int) -> Tensor:

@@ -47,3 +47,30 @@ def new(*shape: int, dtype: type = np.float32) -> tuple[Tensor, np.ndarray]:
 def constants(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The same, without a gradient."""
     return tuple(each.detach() if each.requires_grad else each for each in tensors)
+
+
+FEW = 0.8  # of the rows: where more count, all are taken as they are
+
+
+def rows_that_count(weight: Tensor) -> np.ndarray | None:
+    """Which rows of a weighted sum count, if some do not: what the others weigh together is lost in rounding.
+
+    Once a proposal has learnt, most of the weight of a row is on one or two of its draws. A device is not asked, for
+    that would make the step wait.
+
+    >>> import torch
+    >>> rows_that_count(torch.tensor([0.5, 1e-12, 1e-9, 0.5]))
+    array([0, 3])
+    """
+    if not weight.is_cpu:
+        return None
+    size = np.abs(*as_arrays(weight))
+    # if the sum is NaN or infinite, no number is below this bound, or all are: then all count
+    count = ~(size <= size.sum() * (np.finfo(size.dtype).eps / (2 * max(1, len(size)))))
+    (found,) = count.nonzero()
+    return found if 0 < len(found) < FEW * len(size) else None
+
+
+def taken(index: np.ndarray, *tensors: Tensor) -> list[Tensor]:
+    """The rows of each that have this index."""
+    return [torch.from_numpy(array.take(index, 0)) for array in as_arrays(*tensors)]

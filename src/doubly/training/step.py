@@ -92,7 +92,8 @@ def batches(order: Tensor, size: int) -> tuple[Tensor, ...]:
 
 def _add(totals: Tensor, n: int, stats: dict[str, Tensor], grad: Tensor, watched: dict[str, Tensor]) -> Tensor:
     """Add one step on n rows to an epoch's totals, without waiting for the device."""
-    largest = torch.linalg.vector_norm(grad, math.inf).nan_to_num_(nan=0.0)
+    lowest, highest = torch.aminmax(grad)  # in a twentieth of the time of vector_norm
+    largest = torch.maximum(highest, -lowest).nan_to_num_(nan=0.0)
     one, zero = _numbers(totals.device)
     # an epoch that an older version began has no place for what is watched
     rest = watched.values() if len(totals) == 4 + len(watched) else (zero,) * (len(totals) - 4)
