@@ -1,5 +1,6 @@
 """Stacking: observed cells are hidden from the models, and their weights are those that suit these cells best."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,11 +8,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from doubly.runs.mixture import Layout, Mixture, by_em
+from doubly.runs.mixture import NORMAL, Layout, Mixture, by_em
 
 CLASSES = (1, 2, 3, 5, 8, 13, 21)
 ROWS_A_CLASS = 10  # at least
-INFLATIONS = (1.0, 1.1, 1.25, 1.5)
+FACTORS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)  # of the variances
+FIT_TAILS = 8.0  # degrees of freedom while classes are fitted
+TAILS = (NORMAL, 16.0, 8.0, 4.0, 2.0)  # degrees of freedom
 LEAST_WEIGHT = 0.03  # below, a model is dropped
 MOST_ALIKE = 13
 FITS = 4  # of mixtures that answer
@@ -75,14 +78,17 @@ class Design(NamedTuple):
     classes: int
     prior: float
     diagonal: float
-    inflation: float = 1.0
+    spread: float
+    tails: float = NORMAL
+    factor: float = 1.0
 
     def fit(
         self, layout: Layout, rows: Tensor, seed: int = 0, weight: Tensor | None = None, iterations: int = FINAL
     ) -> Mixture:
         """Fitted to rows that count as `weight` says."""
-        found = by_em(layout, rows, self.classes, self.prior, self.diagonal, weight, seed, iterations)
-        return found.inflated(self.inflation)
+        tails = NORMAL if self.classes == 1 else FIT_TAILS
+        found = by_em(layout, rows, self.classes, self.prior, self.diagonal, self.spread, tails, weight, seed, iterations)
+        return found.spread(self.tails, self.factor)
 
 
 class Contestant(NamedTuple):
@@ -95,12 +101,12 @@ class Contestant(NamedTuple):
 def designs(layout: Layout, rows: int) -> list[Design]:
     """Mixtures from one class to many: loose ones, and ones whose classes are alike and columns nearly independent."""
     n = max(1, len(layout.reals))
-    found = [Design("normal by EM", 1, 0, 0), Design("shrunk normal", 1, 0, n)]
+    found = [Design("normal by EM", 1, 0, 0, 1), Design("shrunk normal", 1, 0, n, 1)]
     for classes in CLASSES[1:]:
         if classes * ROWS_A_CLASS <= rows:
-            found.append(Design(f"{classes} classes", classes, n, 0))
+            found.append(Design(f"{classes} classes", classes, n, 0, 1))
         if classes * ROWS_A_CLASS <= min(rows, MOST_ALIKE * ROWS_A_CLASS):
-            found.append(Design(f"{classes} classes alike", classes, 4 * n, 2 * n))
+            found.append(Design(f"{classes} classes alike", classes, 4 * n, 2 * n, 4 * n))
     return found
 
 
@@ -118,10 +124,19 @@ def contest(layout: Layout, held: Held, seed: int, more: Callable[[], bool]) -> 
         if found and (since > 1 or not more()):
             break
         fitted = design.fit(layout, held.seen, seed, iterations=TRIAL)
-        tried = [(held.score(fitted.inflated(factor).log_prob), factor) for factor in INFLATIONS]
-        scores, factor = max(tried, key=lambda pair: float(pair[0].sum()))
-        found.append(Contestant(design._replace(inflation=factor), scores))
+        found.append(_spread(design, fitted, held))
     return found
+
+
+def _spread(design: Design, fitted: Mixture, held: Held) -> Contestant:
+    """With the tails and the size of the variances under which the hidden cells are likeliest."""
+    whole, seen = fitted.distances(held.rows), fitted.distances(held.seen)
+    best = Contestant(design, whole.log_prob() - seen.log_prob())
+    for tails, factor in itertools.product(TAILS, FACTORS):
+        scores = whole.log_prob(tails, factor) - seen.log_prob(tails, factor)
+        if scores.sum() > best.scores.sum():
+            best = Contestant(design._replace(tails=tails, factor=factor), scores)
+    return best
 
 
 def bootstrap(n: int, rng: torch.Generator) -> Tensor:
