@@ -304,11 +304,16 @@ def _moments(
     ridge = RIDGE * torch.eye(len(middle), dtype=torch.float64)
     if single:
         return mean, pooled[None] + ridge
-    # the covariance that all classes share, with variances that are those of the class
+    # variances as `spread` says; correlations as `prior` says, to those that all classes share
     variance = (both.diagonal(dim1=-2, dim2=-1) + spread * pooled.diagonal()) / (number + spread)[:, None]
-    size = (variance / pooled.diagonal().clamp(min=1e-12)).sqrt()
-    target = pooled * size[:, :, None] * size[:, None, :]
-    return mean, (both + prior * target) / (number + prior)[:, None, None] + ridge
+    drawn = both + prior * _with_variances(pooled.expand_as(both), variance)
+    return mean, _with_variances(drawn, variance) + ridge
+
+
+def _with_variances(covariance: Tensor, variance: Tensor) -> Tensor:
+    """The same correlations with these variances."""
+    size = (variance / covariance.diagonal(dim1=-2, dim2=-1).clamp(min=1e-12)).sqrt()
+    return covariance * size[..., :, None] * size[..., None, :]
 
 
 def _smoothed(counts: Tensor, levels: int) -> Tensor:

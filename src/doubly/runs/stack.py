@@ -8,17 +8,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from doubly.runs.mixture import NORMAL, Layout, Mixture, by_em
+from doubly.runs.mixture import ITERATIONS, NORMAL, Layout, Mixture, by_em
 
 CLASSES = (1, 2, 3, 5, 8, 13, 21)
 ROWS_A_CLASS = 10  # at least
-FACTORS = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5)  # of the variances
+FACTORS = (1.0, 1.1, 1.25, 1.5, 1.8, 2.2)  # of the variances; a fit to more cells is narrower by itself
 FIT_TAILS = 8.0  # degrees of freedom while classes are fitted
 TAILS = (NORMAL, 16.0, 8.0, 4.0, 2.0)  # degrees of freedom
 LEAST_WEIGHT = 0.03  # below, a model is dropped
 MOST_ALIKE = 13
-FITS = 4  # of mixtures that answer
-TRIAL, FINAL = 12, 20  # iterations of EM
+OWN = 4  # rows by which the variances of a loose class are drawn to those of all classes
+FITS = 6  # of mixtures that answer
+STEPS = 12  # of EM for classes: further ones suit the cells that are seen, and hidden cells less
 HIDDEN = (0.05, 0.35)  # shares of a row's observed cells that are hidden, at least and at most
 
 
@@ -82,12 +83,12 @@ class Design(NamedTuple):
     tails: float = NORMAL
     factor: float = 1.0
 
-    def fit(
-        self, layout: Layout, rows: Tensor, seed: int = 0, weight: Tensor | None = None, iterations: int = FINAL
-    ) -> Mixture:
+    def fit(self, layout: Layout, rows: Tensor, seed: int = 0, weight: Tensor | None = None) -> Mixture:
         """Fitted to rows that count as `weight` says."""
-        tails = NORMAL if self.classes == 1 else FIT_TAILS
-        found = by_em(layout, rows, self.classes, self.prior, self.diagonal, self.spread, tails, weight, seed, iterations)
+        tails, iterations = (NORMAL, ITERATIONS) if self.classes == 1 else (FIT_TAILS, STEPS)
+        found = by_em(
+            layout, rows, self.classes, self.prior, self.diagonal, self.spread, tails, weight, seed, iterations
+        )
         return found.spread(self.tails, self.factor)
 
 
@@ -104,7 +105,7 @@ def designs(layout: Layout, rows: int) -> list[Design]:
     found = [Design("normal by EM", 1, 0, 0, 1), Design("shrunk normal", 1, 0, n, 1)]
     for classes in CLASSES[1:]:
         if classes * ROWS_A_CLASS <= rows:
-            found.append(Design(f"{classes} classes", classes, n, 0, 1))
+            found.append(Design(f"{classes} classes", classes, n, 0, OWN))
         if classes * ROWS_A_CLASS <= min(rows, MOST_ALIKE * ROWS_A_CLASS):
             found.append(Design(f"{classes} classes alike", classes, 4 * n, 2 * n, 4 * n))
     return found
@@ -123,7 +124,7 @@ def contest(layout: Layout, held: Held, seed: int, more: Callable[[], bool]) -> 
             best, since, classes = max(best, top), 0 if top > best else since + 1, design.classes
         if found and (since > 1 or not more()):
             break
-        fitted = design.fit(layout, held.seen, seed, iterations=TRIAL)
+        fitted = design.fit(layout, held.seen, seed)
         found.append(_spread(design, fitted, held))
     return found
 
