@@ -19,7 +19,7 @@ LEAST_WEIGHT = 0.03  # below, a model is dropped
 MOST_ALIKE = 13
 OWN = 4  # rows by which the variances of a loose class are drawn to those of all classes
 FITS = 6  # of mixtures that answer
-STEPS = 12  # of EM for classes: further ones suit the cells that are seen, and hidden cells less
+STEPS = 20  # of EM for classes, for trials and answers alike: more of them in answers would make these narrower
 HIDDEN = (0.05, 0.35)  # shares of a row's observed cells that are hidden, at least and at most
 
 
@@ -112,7 +112,7 @@ def designs(layout: Layout, rows: int) -> list[Design]:
 
 
 def contest(layout: Layout, held: Held, seed: int, more: Callable[[], bool]) -> list[Contestant]:
-    """Fit the mixtures without the hidden cells, each with the inflation that suits these best.
+    """Fit the mixtures without the hidden cells, each with the tails and variances that suit these best.
 
     More classes are tried while there is time, and until two numbers of classes in a row have brought nothing.
     """
