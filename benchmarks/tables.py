@@ -149,8 +149,8 @@ tables was not looked at before this run. On these, its error is {median:.2f} of
 
 ## Since then: classes with tails
 
-Why coverage was off, it seemed: variances of a class were drawn to those of all classes as strongly as its correlations, so that a
-class of zeros was too wide (concrete at 20 %, seed 1: 50 % intervals covered 0.64, those of fly ash 0.78), and normal
+Why coverage was off, it seemed: variances of a class were drawn to those of all classes as strongly as its
+correlations, so that a class of zeros was too wide (concrete at 20 %, seed 1: 50 % intervals covered 0.64, those of fly ash 0.78), and normal
 classes became wide to bear outliers. Now a class is a t whose tails, and how much wider than fitted it is, are those
 under which hidden cells are likeliest; its variances are drawn to those of all classes as by 4 rows; trials and answers
 have as many iterations of EM (20, before 12 and 20); 6 fits answer in place of 4. Mixtures alone, one seed each; those
