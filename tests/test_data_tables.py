@@ -178,6 +178,19 @@ def test_numbers_are_checked_against_remembered_kinds(kind, tmp_path):
         assert "line 3, column 1" in refusal(read_table, written(tmp_path, "a,b\n1,1\n2,1\n"), columns)
 
 
+@pytest.mark.parametrize("mixed", ["", "columns=mixed"])
+@pytest.mark.parametrize("cells", [["1,5", "2"], [f"{i},{i % 9}" for i in range(40)]], ids=["some", "all different"])
+def test_decimal_commas_are_no_category_and_no_names(mixed, cells, tmp_path):
+    """Cells with a decimal comma, some or all of a column: the message says how to read them."""
+    path = written(tmp_path, "n;x\n" + "".join(f"{i % 7};{cell}\n" for i, cell in enumerate(cells * 30)))
+    message = refusal(load, f"{path}:{mixed}" if mixed else path)
+    assert f"line 2, column 2 of {path} is '{cells[0]}'" in message
+    assert "decimal=comma" in message
+    assert "categories=x" in message
+    data = load(f"{path}:decimal=comma{',' if mixed else ''}{mixed}")
+    assert data.columns is None or data.columns.columns[1].kind in ("real", "integer")
+
+
 def test_categories_that_look_like_numbers(tmp_path):
     path = written(tmp_path, "zip,n\n10,1\n9,2\n10,3\n100a,4\n")
     message = refusal(load, path)

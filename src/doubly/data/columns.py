@@ -9,6 +9,7 @@ import csv
 import io
 import itertools
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -218,6 +219,7 @@ class Columns:
 
 
 # fields that version 0.1 did not have: written down only where they say something
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
 _SINCE = {"offset": 0.0, "scale": 1.0, "decimals": None}
 
 
@@ -321,8 +323,19 @@ def _column(sheet: Sheet, at: int, category: bool) -> Column:
     return Column(name, "category", tuple(levels), constant=len(levels) < 2)
 
 
+def refuse_decimal_commas(sheet: Sheet, at: int, texts: Sequence[str | None]) -> None:
+    """A column whose texts are all numbers with decimal commas is neither a category nor a column of names."""
+    strays = [row for row, text in enumerate(texts) if text is not None and number(text) is None]
+    if strays and all(_DECIMAL_COMMA.fullmatch(str(texts[row])) for row in strays):
+        raise UserError(
+            f"{sheet.place(strays[0], at)} is {texts[strays[0]]!r}, which looks like a number with a decimal comma: "
+            f"say decimal=comma, or that it is a category: categories={shown([sheet.names[at]])}"
+        )
+
+
 def _refuse_mixed(sheet: Sheet, at: int, texts: Sequence[str | None]) -> None:
     """A column of numbers with a stray text in it is a mistake rather than a category."""
+    refuse_decimal_commas(sheet, at, texts)
     strays = [row for row, text in enumerate(texts) if text is not None and number(text) is None]
     if not strays:
         return

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from doubly.core.errors import UserError, near
-from doubly.data.columns import Column, Columns, Sheet, number, shown
+from doubly.data.columns import Column, Columns, Sheet, number, refuse_decimal_commas, shown
 
 MOST_GRADES = 12  # different whole numbers up to which they are levels in an order
 LEAST_ROWS = 5  # for each such level: with fewer, they are numbers like others
@@ -140,6 +140,8 @@ def _of_texts(sheet: Sheet, at: int, category: bool) -> Column | LeftOut:
     texts = [text for text in sheet.columns[at] if text is not None]
     if not category and texts and all(isinstance(text, str) and _DATE.fullmatch(text) for text in texts):
         return LeftOut(name, "dates or times, which are not modelled")
+    if not category:
+        refuse_decimal_commas(alone, 0, [None if text is None else str(text) for text in alone.columns[0]])
     different = len(set(texts))
     if different < 2:
         return _constant(name, [str(text) for text in texts[:1]])
