@@ -123,7 +123,8 @@ def test_every_place_in_the_chain_is_as_likely(monkeypatch):
 
     A chain that always begins at z* would be off by less than a hundredth of p(x) here: means do not tell.
     """
-    pair, n, moved = random_pair("sbn", "sbn", (3,)), 2000, {}
+    pair, n = random_pair("sbn", "sbn", (3,)), 2000
+    moved: dict[str, list[int]] = {}
     for name in ("forward", "back"):
         real, rows = getattr(_Law, name), moved.setdefault(name, [n])
 
