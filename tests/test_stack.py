@@ -114,7 +114,7 @@ def test_rows_count_as_their_weights_say():
     weight = torch.ones(60, dtype=torch.float64)
     weight[:5], weight[5:10] = 2, 0
     twice = torch.cat([rows[:5], rows[:5], rows[10:]])
-    one, other = by_em(LAYOUT, rows, 1, 3, 2, weight=weight), by_em(LAYOUT, twice, 1, 3, 2)
+    one, other = by_em(LAYOUT, rows, 1, 3, 2, weight), by_em(LAYOUT, twice, 1, 3, 2)
     torch.testing.assert_close(one.mean, other.mean, atol=1e-6, rtol=0)
     torch.testing.assert_close(one.covariance, other.covariance, atol=1e-6, rtol=0)
     torch.testing.assert_close(one.levels[0], other.levels[0], atol=1e-3, rtol=0)
@@ -125,90 +125,6 @@ def test_a_diagonal_draws_columns_apart():
     loose, tight = (by_em(LAYOUT, rows, 1, 0, diagonal).covariance[0] for diagonal in (0.0, 100.0))
     assert tight[0, 1].item() == pytest.approx(loose[0, 1].item() / 2)
     assert tight[0, 0].item() == pytest.approx(loose[0, 0].item())
-
-
-def test_a_class_is_narrow_where_its_rows_are_alike():
-    """Half of the rows have a zero in a column, the others lie widely: with `spread` 1 the class of the zeros has there
-    next to none of the variance that all classes share, and the correlation stays that of all classes."""
-    rng = torch.Generator().manual_seed(0)
-    rows = torch.randn(200, 2, generator=rng, dtype=torch.float64)
-    rows[:100, 0] = 0.0
-    rows[100:, 0] += 6.0
-    layout = Layout.of("2r", 2)
-    own, shared = (by_em(layout, rows, 2, 20.0, spread=spread) for spread in (1.0, 20.0))
-    narrow, wide = (float(each.covariance[:, 0, 0].min()) for each in (own, shared))
-    pooled = 0.5  # 100 rows of variance 0 and 100 of variance 1
-    assert narrow < 1.5 * (pooled / 101 + 1e-3)  # as by one row, and the ridge
-    assert wide == pytest.approx(20 * pooled / 120, rel=0.3)  # as by twenty rows
-
-
-# Tails
-
-HEAVY = TWO._replace(tails=5.0)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_the_density_with_tails_is_that_of_scipy(case):
-    x, level, y, bit = case
-    at = [i for i, value in enumerate((x, y)) if value is not None]
-    total = 0.0
-    for k in range(2):
-        p = float(SHARE[k])
-        if at:
-            law = stats.multivariate_t(MEAN[k, at].numpy(), COVARIANCE[k].numpy()[np.ix_(at, at)], df=5)
-            p *= law.pdf([value for value in (x, y) if value is not None])
-        p *= 1 if level is None else float(LEVELS[0][k, level])
-        p *= 1 if bit is None else float(LEVELS[1][k, bit])
-        total += p
-    assert HEAVY.log_prob(row(*case)).exp().item() == pytest.approx(total, rel=1e-6)
-
-
-def test_completions_with_tails_follow_their_density():
-    """The probability integral transform of 4,000 copies, by the density along the missing cell: uniform, by a KS test
-    that fails for one seed in 10,000. A row that lies far out, where the size of the draws depends on the distance."""
-    seen = row(None, 2, 4.0, 0)
-    grid = torch.linspace(-60, 60, 24001, dtype=torch.float64)
-    whole = seen.double().expand(len(grid), -1).clone()
-    whole[:, 0] = grid
-    density = (HEAVY.log_prob(whole) - HEAVY.log_prob(seen)).exp().numpy()
-    below = np.cumsum(density) * 0.005
-    assert below[-1] == pytest.approx(1, abs=1e-3)
-    copies = HEAVY.complete(seen, 4000, torch.Generator().manual_seed(0))[1][:, 0, 0].numpy()
-    assert stats.kstest(np.interp(copies, grid.numpy(), below), "uniform").pvalue > 1e-4
-
-
-def test_other_tails_and_sizes_are_those_of_another_mixture():
-    rows = drawn(20, 0.3)
-    for tails, factor in ((math.inf, 1.5), (4.0, 0.75)):
-        other = TWO.spread(tails, factor)
-        torch.testing.assert_close(TWO.distances(rows).log_prob(tails, factor), other.log_prob(rows))
-
-
-def test_rows_that_lie_far_away_count_less_with_tails():
-    """The fixed point of EM for a t: the mean of rows weighted by (nu + d) / (nu + distance)."""
-    rng = torch.Generator().manual_seed(0)
-    rows = torch.randn(60, 2, generator=rng, dtype=torch.float64)
-    rows[0] = 50.0
-    layout = Layout.of("2r", 2)
-    found = by_em(layout, rows, 1, 0, tails=4.0, iterations=200)
-    distance = found.distances(rows).distance[0]
-    weight = (4 + 2) / (4 + distance)
-    torch.testing.assert_close(found.mean[0], weight @ rows / weight.sum(), atol=1e-6, rtol=0)
-    around = rows - found.mean[0]
-    exact = (weight[:, None] * around).T @ around / 60 + 1e-3 * torch.eye(2)
-    torch.testing.assert_close(found.covariance[0], exact, atol=1e-5, rtol=0)
-    assert found.mean.abs().max() < 0.5 < by_em(layout, rows, 1, 0).mean.min()
-
-
-def test_hidden_cells_choose_the_tails():
-    """Rows of a normal whose size varies from row to row want tails, rows of a normal want none."""
-    rng, layout = torch.Generator().manual_seed(0), Layout.of("2r", 2)
-    normal = torch.randn(600, 2, generator=rng)
-    heavy = normal * torch.exp(torch.randn(600, 1, generator=rng))
-    for rows, has_tails in ((normal, False), (heavy, True)):
-        held = hold_out(layout, rows, torch.Generator().manual_seed(1))
-        design = contest(layout, held, 0, lambda: False)[0].design
-        assert (design.tails <= 4) == has_tails
 
 
 def test_conditioning_is_the_schur_complement():
@@ -288,7 +204,7 @@ def test_rows_of_a_bootstrap_count_by_an_exponential_law():
     weight = bootstrap(60, torch.Generator().manual_seed(1))
     weight[rows[:, 5] == 1] = 1e-16
     for classes in (1, 3):
-        assert by_em(LAYOUT, rows, classes, 2, 0, weight=weight).log_prob(rows).isfinite().all()
+        assert by_em(LAYOUT, rows, classes, 2, 0, weight).log_prob(rows).isfinite().all()
 
 
 def test_no_class_has_too_few_rows():

@@ -1,6 +1,5 @@
 """Stacking: observed cells are hidden from the models, and their weights are those that suit these cells best."""
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,18 +7,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from doubly.runs.mixture import ITERATIONS, NORMAL, Layout, Mixture, by_em
+from doubly.runs.mixture import Layout, Mixture, by_em
 
 CLASSES = (1, 2, 3, 5, 8, 13, 21)
 ROWS_A_CLASS = 10  # at least
-FACTORS = (1.0, 1.1, 1.25, 1.5, 1.8, 2.2)  # of the variances; a fit to more cells is narrower by itself
-FIT_TAILS = 8.0  # degrees of freedom while classes are fitted
-TAILS = (NORMAL, 16.0, 8.0, 4.0, 2.0)  # degrees of freedom
+INFLATIONS = (1.0, 1.1, 1.25, 1.5)
 LEAST_WEIGHT = 0.03  # below, a model is dropped
 MOST_ALIKE = 13
-OWN = 4  # rows by which the variances of a loose class are drawn to those of all classes
-FITS = 6  # of mixtures that answer
-STEPS = 20  # of EM for classes, for trials and answers alike: more of them in answers would make these narrower
+FITS = 4  # of mixtures that answer
+TRIAL, FINAL = 12, 20  # iterations of EM
 HIDDEN = (0.05, 0.35)  # shares of a row's observed cells that are hidden, at least and at most
 
 
@@ -79,17 +75,14 @@ class Design(NamedTuple):
     classes: int
     prior: float
     diagonal: float
-    spread: float
-    tails: float = NORMAL
-    factor: float = 1.0
+    inflation: float = 1.0
 
-    def fit(self, layout: Layout, rows: Tensor, seed: int = 0, weight: Tensor | None = None) -> Mixture:
+    def fit(
+        self, layout: Layout, rows: Tensor, seed: int = 0, weight: Tensor | None = None, iterations: int = FINAL
+    ) -> Mixture:
         """Fitted to rows that count as `weight` says."""
-        tails, iterations = (NORMAL, ITERATIONS) if self.classes == 1 else (FIT_TAILS, STEPS)
-        found = by_em(
-            layout, rows, self.classes, self.prior, self.diagonal, self.spread, tails, weight, seed, iterations
-        )
-        return found.spread(self.tails, self.factor)
+        found = by_em(layout, rows, self.classes, self.prior, self.diagonal, weight, seed, iterations)
+        return found.inflated(self.inflation)
 
 
 class Contestant(NamedTuple):
@@ -102,17 +95,17 @@ class Contestant(NamedTuple):
 def designs(layout: Layout, rows: int) -> list[Design]:
     """Mixtures from one class to many: loose ones, and ones whose classes are alike and columns nearly independent."""
     n = max(1, len(layout.reals))
-    found = [Design("normal by EM", 1, 0, 0, 1), Design("shrunk normal", 1, 0, n, 1)]
+    found = [Design("normal by EM", 1, 0, 0), Design("shrunk normal", 1, 0, n)]
     for classes in CLASSES[1:]:
         if classes * ROWS_A_CLASS <= rows:
-            found.append(Design(f"{classes} classes", classes, n, 0, OWN))
+            found.append(Design(f"{classes} classes", classes, n, 0))
         if classes * ROWS_A_CLASS <= min(rows, MOST_ALIKE * ROWS_A_CLASS):
-            found.append(Design(f"{classes} classes alike", classes, 4 * n, 2 * n, 4 * n))
+            found.append(Design(f"{classes} classes alike", classes, 4 * n, 2 * n))
     return found
 
 
 def contest(layout: Layout, held: Held, seed: int, more: Callable[[], bool]) -> list[Contestant]:
-    """Fit the mixtures without the hidden cells, each with the tails and variances that suit these best.
+    """Fit the mixtures without the hidden cells, each with the inflation that suits these best.
 
     More classes are tried while there is time, and until two numbers of classes in a row have brought nothing.
     """
@@ -124,20 +117,11 @@ def contest(layout: Layout, held: Held, seed: int, more: Callable[[], bool]) -> 
             best, since, classes = max(best, top), 0 if top > best else since + 1, design.classes
         if found and (since > 1 or not more()):
             break
-        fitted = design.fit(layout, held.seen, seed)
-        found.append(_spread(design, fitted, held))
+        fitted = design.fit(layout, held.seen, seed, iterations=TRIAL)
+        tried = [(held.score(fitted.inflated(factor).log_prob), factor) for factor in INFLATIONS]
+        scores, factor = max(tried, key=lambda pair: float(pair[0].sum()))
+        found.append(Contestant(design._replace(inflation=factor), scores))
     return found
-
-
-def _spread(design: Design, fitted: Mixture, held: Held) -> Contestant:
-    """With the tails and the size of the variances under which the hidden cells are likeliest."""
-    whole, seen = fitted.distances(held.rows), fitted.distances(held.seen)
-    best = Contestant(design, whole.log_prob() - seen.log_prob())
-    for tails, factor in itertools.product(TAILS, FACTORS):
-        scores = whole.log_prob(tails, factor) - seen.log_prob(tails, factor)
-        if scores.sum() > best.scores.sum():
-            best = Contestant(design._replace(tails=tails, factor=factor), scores)
-    return best
 
 
 def bootstrap(n: int, rng: torch.Generator) -> Tensor:
