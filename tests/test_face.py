@@ -242,7 +242,8 @@ def test_draws_that_say_nothing_are_not_taken_for_annealing():
         tidy=lambda: None,
     )  # fmt: skip
     run = SimpleNamespace(config=Config(minutes=1), posterior=lambda **_: posterior)
-    score = outcome._evaluated(run, Data("rows", rows, rows, rows, (5,), "binary"), method(), [{}])  # type: ignore[arg-type]
+    data = Data("rows", rows, rows, rows, (5,), "binary")
+    score = outcome._evaluated(run, data, method(), [{}], time.monotonic() + 1000)  # type: ignore[arg-type]
     assert score is not None
     assert score.how == "mean of the weights, 200 draws"
     assert (score.unreliable, score.unknown) == (0, 1)

@@ -18,7 +18,7 @@ from doubly.training import tuning
 from doubly.training.protocol import fit
 from doubly.training.state import State, decode, init
 from doubly.training.step import batches
-from doubly.training.tuning import Tuned, untuned
+from doubly.training.tuning import untuned
 from test_training import method, rows
 
 
@@ -38,7 +38,7 @@ def test_the_step_is_the_share_of_the_mean_squared_gradient():
 def test_what_is_measured_is_forgotten_in_so_many_steps():
     """However long the burn-in was: a step counts for 1 / MEMORY of the running means."""
     one = torch.ones(2)
-    now = Tuned(one, one, 10 * tuning.MEMORY).after(2 * one, 3 * one)
+    now = untuned(one)._replace(square=one, size=one, t=10 * tuning.MEMORY).after(2 * one, 3 * one)
     torch.testing.assert_close(now.square, one * (1 + 8 / tuning.MEMORY))
     torch.testing.assert_close(now.size, one * (1 + 3 / tuning.MEMORY))
 
