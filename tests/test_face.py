@@ -5,6 +5,7 @@ import inspect
 import json
 import math
 import sys
+import time
 import types
 import typing
 from types import SimpleNamespace

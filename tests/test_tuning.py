@@ -18,7 +18,7 @@ from doubly.training import tuning
 from doubly.training.protocol import fit
 from doubly.training.state import State, decode, init
 from doubly.training.step import batches
-from doubly.training.tuning import untuned
+from doubly.training.tuning import Tuned, untuned
 from test_training import method, rows
 
 
