@@ -577,3 +577,11 @@ def test_the_commit_of_a_row_is_that_of_the_code_alone(tmp_path):
     assert reproduce._commit(tmp_path / "src") == clean
     (tmp_path / "src/code.py").write_text("2\n")
     assert reproduce._commit(tmp_path / "src") == f"{clean}-dirty"
+
+
+@pytest.mark.parametrize(("row", "matters"), [("caltech-fvsbn-alone-recommended", False), ("caltech-sbn-200", True)])
+def test_settings_of_latents_matter_where_there_are_latents(row: str, matters: bool):
+    result = RowResult.from_json(json.loads((Path(__file__).parents[1] / "results" / f"{row}.json").read_text()))
+    other = dataclasses.replace(result, config=dataclasses.replace(result.config, draws=7, estimator="gibbs"))
+    assert ({"draws 7", "estimator gibbs"} <= set(other.differs())) == matters
+    assert matters or other.differs() == result.differs()

@@ -27,7 +27,7 @@ from doubly.core.random import generator
 from doubly.core.rows import StoredRows
 from doubly.data import Data, load
 from doubly.latents import LikelihoodConfig, Pair, is_exact, log_likelihood
-from doubly.paper.recipes import FREE, Recipe
+from doubly.paper.recipes import Recipe
 from doubly.paper.tasks import Task
 from doubly.posterior.estimates import ScoreConfig
 from doubly.runs.build import build, training_rows, with_plan
@@ -103,7 +103,7 @@ def cost_of(task: Task, results: str | Path) -> Cost:
 
 def settings_of(recipe: Recipe) -> str:
     """A digest of all that the time of a row depends on, but for how long its burn-in is."""
-    fields = {name: value for name, value in vars(recipe.config).items() if name not in FREE}
+    fields = {name: value for name, value in vars(recipe.config).items() if name not in recipe.free}
     evaluation = dataclasses.replace(recipe.evaluation, threads=0)
     said = sorted((name, value) for name, value in fields.items() if value != getattr(Config(), name))
     asked = sorted(

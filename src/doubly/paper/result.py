@@ -11,7 +11,7 @@ from doubly.analysis.evaluation import RENAMED, Annealed
 from doubly.analysis.results import Result
 from doubly.core.errors import UserError
 from doubly.core.files import write
-from doubly.paper.recipes import FREE, Recipe
+from doubly.paper.recipes import Recipe
 from doubly.paper.tasks import Task, Way
 from doubly.runs.config import Config, from_dict
 from doubly.samplers import SAMPLERS
@@ -217,7 +217,7 @@ class RowResult(Result):
         if recipe.config.hidden and self.estimator == "draws":
             here |= {"refine": self.refine}
             there |= {"refine": recipe.evaluation.refine}
-        left_out = (*FREE, "seed", *["warmup_step"] * (not here["warmup"]))
+        left_out = (*recipe.free, "seed", *["warmup_step"] * (not here["warmup"]))
         return [
             f"{name} {_written(here[name])}"
             for name, value in there.items()

@@ -22,7 +22,7 @@ from doubly.core.errors import UserError
 from doubly.latents import OBJECTIVES, is_exact
 from doubly.posterior.estimates import ScoreConfig
 from doubly.runs.build import Facts, build
-from doubly.runs.config import Config
+from doubly.runs.config import GROUPS, Config
 from doubly.runs.presets import PRESETS, preset
 from doubly.samplers import SAMPLERS
 
@@ -43,6 +43,8 @@ RECOMMENDED: dict[str, Fields] = {
 }
 OWN = "DOUBLY_RECIPES"  # an environment variable: a folder of such files to use in place of these
 FREE = ("epochs", "threads", "shards")  # settings in which a run may differ from its recipe
+OF_LATENTS = (*GROUPS["latent variables and the proposal"], "proposal", "valid_draws")
+"""Settings without a meaning for a model that has no latent variables."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,11 @@ class Recipe:
         method = build(self.config, Facts(4, "binary", (4,)))  # of any width
         how = ScoreConfig("annealing").annealing(method.model, method.proposal)
         return not is_exact(method.model, method.proposal) and how.serves(method.model, method.proposal)
+
+    @property
+    def free(self) -> tuple[str, ...]:
+        """Settings in which a run of it may differ."""
+        return FREE if self.config.hidden else FREE + OF_LATENTS
 
     @property
     def optimised(self) -> bool:
