@@ -31,7 +31,7 @@ from doubly.samplers import PSGLD, SGD, Adam
 from doubly.training.refit import refit
 from doubly.training.state import moments
 from doubly.training.step import rows_at
-from exact import MissingCase
+from exact import MissingCase, bits
 
 
 def test_the_error_of_few_draws_is_their_spread():
@@ -251,3 +251,10 @@ def test_a_remembered_row_has_the_values_that_are_observed_now():
         batch = Batch(pair, x, torch.tensor([0]), memory, rng)
         assert torch.equal(states._recall(batch).completed[..., :2], x[None, :, :2])  # type: ignore[index]
         memory = states(batch).memory
+
+
+def test_states_without_fresh_draws_are_averaged():
+    case, rng = MissingCase("sbn"), torch.Generator().manual_seed(0)
+    states = Persistent(draws=0, chains=3)
+    batch = Batch(case.pair, bits(4), torch.arange(16), states.init(case.model, 16, rng), rng)
+    torch.testing.assert_close(states.advance(batch).weight.sum(0), torch.ones(16, dtype=torch.float64))
