@@ -60,6 +60,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "proposal-mlp": {"estimator": "persistent", "draws": 5, "proposal": "mlp:widths=200"},
     "thermostat": {"estimator": "persistent", "draws": 5, "sampler": "thermostat"},
     "thermostat-0.1": {"estimator": "persistent", "draws": 5, "sampler": "thermostat", "step": 0.1},
+    # what latents.json calls uncentred-auto… is of the code before the automatic step had centred coordinates
     "auto": {"estimator": "persistent", "draws": 5, "sampler": "thermostat", "step": "auto"},
     # the scale of the prior: 0.09 (persistent), set by hand, and learnt
     "wide": {"estimator": "persistent", "draws": 5, "prior": "student-t:scale=0.3"},

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from doubly.core.codec import to_tensors
-from doubly.layers import Chain
+from doubly.layers import SBN, Chain
 from doubly.samplers import SMSUBU, Thermostat
 from doubly.training.centring import MEMORY, Centring, Coordinates, centring
 from doubly.training.protocol import fit
@@ -132,3 +132,11 @@ def test_a_checkpoint_from_before_there_were_centres_goes_on_as_it_was():
 def test_a_step_that_was_set_knows_no_centres():
     chosen = method(sampler=Thermostat(), step=0.1)
     assert init(chosen, rows(30)).tuned is None
+
+
+def test_a_subclass_with_other_parameters_is_not_centred():
+    class Renamed(SBN):
+        def shapes(self):
+            return {"V": (self.n_out, self.n_in), "b": (self.n_out,)}
+
+    assert centring(Chain((Renamed(3, 4), SBN(0, 3)))) == Centring(())

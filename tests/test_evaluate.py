@@ -324,7 +324,7 @@ def test_an_evaluation_is_filed_as_it_is_printed(run, capsys):
     assert printed == found.to_json() == load_json(file.read_bytes(), file, required=True)
     assert list(printed)[:7] == ["log_likelihood", "stderr", "draw_error", "ess", "unreliable", "draws_used", "n"]
     others = {"unknown", "draw_error_is_least", "epoch", "collected", "chains", "exact", "split", "draws", "of",
-              "samples", "adaptive", "refit", "refit_objective", "refit_shards", "refine", "ais", "ais_rows",
+              "samples", "adaptive", "refit", "refit_objective", "refit_shards", "refine", "ais", "ais_rows", "states",
               "ais_chains", "seed", "truth", "estimator", "by", "temperatures", "settle", "trust"}  # fmt: skip
     assert set(list(printed)[7:]) - {"advice"} == others
     assert printed["truth"] == found.truth

@@ -211,12 +211,13 @@ def test_a_run_of_format_2_answers_as_the_version_that_made_it(tmp_path, recwarn
 
 
 def test_a_run_of_format_2_goes_on_to_where_it_would_have_ended(tmp_path):
-    """But for rounding, which the sampler carries on: other seeds end elsewhere by a hundred times as much."""
+    """But for rounding, and for half a drift sqrt(eta) v / 2, by which the thermostat's samples stand elsewhere than in
+    the code that made the fixture: 0.054 at most here. Other seeds end elsewhere by 1."""
     folder = tmp_path / "run"
     shutil.copytree(FORMAT_2 / "stopped", folder)
     doubly.resume(folder, quiet=True)
     found, expected = vectors(folder), vectors(FORMAT_2 / "complete")
     assert found.keys() == expected.keys()
     for name, vector in expected.items():
-        torch.testing.assert_close(found[name], vector, rtol=0.01, atol=0.01)
+        torch.testing.assert_close(found[name], vector, rtol=0, atol=0.1)
     assert [record["epoch"] for record in Run(folder).metrics()] == [1, 2, 3, 4, 5, 6]

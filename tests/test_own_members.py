@@ -502,6 +502,14 @@ class Member(Wake):
         return Ascent(2 * rows, memory)
 """,
     ),
+    "a layer whose bias does not take up a shift": (
+        "bias_of: a bias takes up a shift",
+        """
+class Member(SBN):
+    def log_prob(self, params, value, given):
+        return super().log_prob(params, value, given**2)  # the same for 0 and 1
+""",
+    ),
     "an estimator that forgets the weights": (
         "gradients approach the enumerated ones as draws grow",
         """

@@ -423,8 +423,9 @@ def held(state: Any, sampler: Any) -> Any:
 def noise_of_a_step(name: str, alpha: float) -> np.ndarray:
     """The covariance of (theta, u) after a step from rest without a gradient, at T = 1 and in units of eta.
 
-    The splittings solve du = -alpha u dt + sqrt(2 a) dw exactly over a step, and theta then goes half a step along u;
-    sms-ubu moves theta along with u, whose covariance is the integral of the products of what noise leaves in both.
+    The splittings solve du = -alpha u dt + sqrt(2 a) dw exactly over a step, and theta then goes along u, half a step
+    in sgnht-split and a whole one in the thermostats; sms-ubu moves theta along with u, whose covariance is an integral
+    of the products of what noise leaves in both.
     """
     a = STILL.friction
     if name in ("sgld", "psgld"):
@@ -438,7 +439,8 @@ def noise_of_a_step(name: str, alpha: float) -> np.ndarray:
         left = np.stack([-np.expm1(-a * back) / a, np.exp(-a * back)])
         return 2 * a * left @ left.T / 2000
     strength = 2 * a if alpha == 0 else a * -math.expm1(-2 * alpha) / alpha
-    return strength * np.array([[0.25, 0.5], [0.5, 1.0]])
+    along = 0.5 if name == "sgnht-split" else 1.0
+    return strength * np.outer([along, 1.0], [along, 1.0])
 
 
 ALPHAS = {name: [STILL.friction] for name in NOISY} | {

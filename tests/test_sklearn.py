@@ -366,7 +366,12 @@ def test_progress_is_shown_only_when_asked_for(capsys):
 
 @pytest.mark.parametrize("X", TABLES.values(), ids=TABLES)
 def test_missing_entries_are_imputed_and_the_others_left_alone(X):
-    """One factor explains most of both tables: what is imputed is nearer to the truth than the column's mean."""
+    """One factor explains most of both tables: what is imputed is nearer to the truth than the column's mean.
+
+    Of bits, the best guess from the others (each observed with probability 0.8) is wrong with probability 0.153: an
+    error of 4 x 0.153 = 0.61 in units of the mean's, and 0.12 is the standard error over 154 cells. Of reals it is
+    0.29.
+    """
     model = DeepGenerativeModel(random_state=0, n_threads=1, epochs=100, collect=10, patience=10).fit(X)
     missing = np.random.default_rng(1).random(X.shape) < 0.2
     incomplete = np.where(missing, np.nan, X)
@@ -376,7 +381,7 @@ def test_missing_entries_are_imputed_and_the_others_left_alone(X):
         assert set(np.unique(completed)) <= {0, 1}
     means = np.broadcast_to(np.nanmean(incomplete, axis=0), X.shape)
     error, by_mean = (((guess - X) / X.std(0))[missing] ** 2 for guess in (completed, means))
-    assert error.mean() < 0.7 * by_mean.mean()
+    assert error.mean() < (0.61 + 2.5 * 0.12 if model.kind_ == "binary" else 0.7) * by_mean.mean()
     with pytest.raises(ValueError, match="NaN"):
         model.score_samples(incomplete)
 

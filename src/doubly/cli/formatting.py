@@ -31,8 +31,13 @@ def some(folders: tuple[str, ...]) -> tuple[str, ...]:
 def check_folders(command: object) -> None:
     """Refuse a run folder that is not there, before PyTorch is imported."""
     for folder in map(Path, (*getattr(command, "folders", ()), getattr(command, "folder", ""))):
-        if folder.name and not folder.exists():
+        try:
+            if not folder.name or folder.exists():
+                continue
             beside = [str(each) for each in folder.parent.iterdir()] if folder.parent.is_dir() else []
+        except OSError:  # a name that is too long, a folder that may not be read: opening the run says so
+            continue
+        else:
             raise UserError(
                 f"{folder} holds no run{near(str(folder), beside)}: there is no such folder; make one with doubly fit "
                 f"--out {folder}"

@@ -915,7 +915,7 @@ LOG_2_HIGH, LOG_2_LOW = float32(355 / 512), float32(-2.12194440e-4)  # the first
 
 @_exact
 def exp(x):
-    """e^x to 1 ulp or so, and 2^-126 or 2^126 beyond these; NaN stays NaN."""
+    """e^x to 1 ulp or so, and 2^-127 or 2^127 beyond these; NaN stays NaN."""
     whole = min(max(x * LOG2_E, float32(-126)), float32(126)) + float32(3 * 2**22) - float32(3 * 2**22)
     rest = (x - whole * LOG_2_HIGH) - whole * LOG_2_LOW
     power = exp2(min(max(rest * LOG2_E, float32(-1)), ONE))

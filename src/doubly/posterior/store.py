@@ -43,6 +43,7 @@ from doubly.posterior.rows import RowFormat, check_draws
 from doubly.posterior.work import Tell, Work, digest
 from doubly.training.method import Method
 from doubly.training.refit import Halfway, beginning, refit
+from doubly.training.shards import check_shards
 from doubly.training.state import moments
 from doubly.training.step import rows_at
 
@@ -573,6 +574,7 @@ class Posterior:
             save(halfway, f"fitting the proposal{whose}, pass {halfway.done} of {passes}", halfway.done / passes)
 
         train = self.train()
+        check_shards(method.shards, len(train), method.batch)
         halfway = work.load(name, Halfway, beginning(method, pair.phi, train))
         return refit(method, pair.theta, pair.phi, train, passes, watch, halfway, work.ranks)
 

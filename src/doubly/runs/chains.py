@@ -365,7 +365,7 @@ class Board:
             for number in self._numbers if self._ranks.first else ():
                 if number not in found and self._store.check([f"chain-{number}"]):
                     self._others[number] = Stand(number, **json.loads(self._store.get(f"chain-{number}")))
-        found |= self._others
+        found = self._others | found
         return [found[number] for number in sorted(found)]
 
     def ended(self, told: "_Told", stopped: list[int]) -> dict[int, str]:

@@ -61,7 +61,8 @@ class Sampler(ABC):
     usual_step: ClassVar[float] = 0.03
     """What a run takes where nobody says and a step cannot be measured."""
     takes_scales: ClassVar[bool] = False
-    """Whether eta may be a vector, a step for each weight, as an automatic step is."""
+    """Whether eta may be a vector, a step for each weight, as an automatic step is. Then theta may also stand in other
+    coordinates during a step (`training/centring.py`): the state must hold no second vector of weights beside it."""
     there_and_back: ClassVar[bool] = False
     """Whether every other epoch goes back through the mini-batches of the one before it."""
 

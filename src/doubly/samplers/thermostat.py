@@ -80,9 +80,6 @@ class Thermostat(Sampler):
         alpha = torch.full((), self.friction, dtype=theta.dtype, device=theta.device)
         return ThermostatState(theta, v, alpha if self.shared else alpha.repeat(theta.shape))
 
-    def ask(self, state: ThermostatState, eta: Eta, rng: torch.Generator) -> ThermostatState:
-        return state
-
     def tell(self, state: ThermostatState, grad: Tensor, eta: Eta, rng: torch.Generator) -> ThermostatState:
         with_settings = Langevin(self.friction, self.temperature, 1 / self.settle)
         if state.held:

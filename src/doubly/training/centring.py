@@ -116,6 +116,8 @@ class Coordinates(NamedTuple):
 
     def ask(self, sampler: Sampler, state: Any, eta: Eta, rng: torch.Generator) -> Any:
         """Where the sampler wants the gradient."""
+        if type(sampler).ask is Sampler.ask:  # it is there
+            return state
         state = state._replace(theta=self.centring.centred(state.theta, self.means))
         state = sampler.ask(state, eta, rng)
         return state._replace(theta=self.centring.plain(state.theta, self.means))
@@ -145,6 +147,7 @@ def centring(chain: Chain) -> Centring:
             size = torch.Size(shape).numel()
             ends[name], start = slice(start, start + size), start + size
         for weight, bias in layer.bias_of().items():
-            if torch.Size(shapes[weight]).numel():
+            has = weight in shapes and bias in shapes  # a subclass may have other parameters
+            if has and shapes[weight] == (*shapes[bias], layer.n_in) and torch.Size(shapes[weight]).numel():
                 found.append(Biased(ends[weight], ends[bias], shapes[weight][1]))
     return Centring(tuple(found))
