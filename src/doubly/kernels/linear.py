@@ -24,7 +24,7 @@ NARROW = 32  # widths below which there is nothing to be gained
 FEW = 3  # draws for which the same is true
 # What adding a column costs, in units of its part of a matrix product: in the forward pass and in the backward pass.
 FORTH, BACK = 3.5, 7.0
-WORK = 2**21  # multiplications of a product, below which no row is left out
+WORK = 2**25  # multiplications of a product, below which no row is left out: picking rows takes calls of its own
 
 
 def affine(given: Tensor, weight: Tensor, offset: Tensor) -> Tensor:
